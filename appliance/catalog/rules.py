@@ -88,6 +88,8 @@ CROSS_FIELD: tuple[CrossFieldRule, ...] = tuple(
         ("parallelism/partition", "parallel", "stages_have_layers", "layer_partition has one entry a stage."),
         ("lora/cpu-slots", "adapters", "cpu_slots_cover_slots", "max_cpu_loras is at least max_loras."),
         ("lora/rank", "adapters", "adapters_fit_slots", "Adapters fit their slots."),
+        ("lora/pins", "adapters", "pins_leave_a_slot", "Pinned adapters leave a slot for the others."),
+        ("lora/resolver", "adapters", "resolver_is_trusted", "A resolver needs trust_plugins."),
         ("lora/names", "adapters", "adapter_names_differ", "Adapter names differ, from each other and the model's."),
         ("speculative/window", "adapters", "lookup_window_is_ordered", "The n-gram window is ordered."),
         ("speculative/drafter", "adapters", "drafter_fits_method", "Method and drafter fit, and plug-ins are trusted."),

@@ -9,6 +9,7 @@ import msgspec
 from appliance.base.environ import state_dir
 from appliance.base.errors import ApplianceError, ExitCode
 from appliance.base.units import format_size
+from appliance.deploy.adapters import adapter_status, adapter_text
 from appliance.deploy.lock import owner_of
 from appliance.deploy.naming import find_deployment
 from appliance.deploy.observe import observe
@@ -53,6 +54,7 @@ def _status(state: DeploymentState) -> dict[str, Any]:
         "model": current.served_name,
         "generation": current.generation,
         "engine_sha256": current.engine_sha256,
+        "adapters_sha256": current.adapters_sha256,
         "serving_sha256": current.serving_sha256,
         "spec": current.spec_file,
         "version": current.appliance_version,
@@ -61,6 +63,7 @@ def _status(state: DeploymentState) -> dict[str, Any]:
         body["uptime_s"] = round(time.time() - current.started_at, 1)
         body["memory_bytes"] = resident_bytes([current.process, *descendants(current.process)])
         body["speculation"] = speculation_status(current.url)
+        body["adapters"] = [adapter_status(each) for each in seen.adapters or ()]
         body["weights"] = _weights(state.generation(current.home_generation).folder)
     return body
 
@@ -104,6 +107,7 @@ def _text(status: dict[str, Any]) -> str:
         "uptime": _duration(status["uptime_s"]) if "uptime_s" in status else None,
         "memory": f"{status['memory_bytes'] / 2**20:.0f} MiB" if "memory_bytes" in status else None,
         "weights": _origin(status.get("weights")),
+        "adapters": "; ".join(map(adapter_text, status.get("adapters", ()))) or None,
         "drafts": _drafts(status.get("speculation")),
         "generation": status.get("generation"),
         "plan": status["engine_sha256"][:12] if "engine_sha256" in status else None,

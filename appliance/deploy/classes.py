@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from appliance.plan.hashes import LIVE_MODEL_FIELDS, LIVE_SCHEDULER_FIELDS, LIVE_SPECULATION_FIELDS
+from appliance.plan.hashes import ADAPTER_FIELDS, LIVE_MODEL_FIELDS, LIVE_SCHEDULER_FIELDS, LIVE_SPECULATION_FIELDS
 from appliance.spec.fields import ApplyClass
 
 ORDER: tuple[ApplyClass, ...] = ("live", "adapters", "drain", "restart")
@@ -19,7 +19,7 @@ _LIVE = (
     *(f"scheduler.{name}" for name in LIVE_SCHEDULER_FIELDS),
     *(f"speculation.{name}" for name in LIVE_SPECULATION_FIELDS),
 )
-_ADAPTERS = ("adapters.served",)  # which adapters there are, in the slots that there are
+_ADAPTERS = tuple(f"adapters.{name}" for name in ADAPTER_FIELDS)
 # Live, but that a listener has TLS, or has not, is decided when it opens.
 _SWITCHED = "serving.listen.tls.certfile"
 _PREFIXES: Mapping[ApplyClass, tuple[str, ...]] = {

@@ -18,16 +18,17 @@ from appliance.service.control import CONTROL_FILE, ControlCommand, Handover, Re
 from appliance.service.status_file import STATUS_FILE
 
 _POLL_S = 0.01
-_ANSWER_S = 30.0
+ANSWER_S = 30.0
 
 
 class ControlRefusedError(ApplyError):
     """The server answered that it will not; it is as it was."""
 
 
-def reload(process: ProcessId, home: Generation, plan: Path) -> None:
-    """Returns when the server answers by the new plan. Raises ApplyError with its reason; the old plan then holds."""
-    _tell(process, home, Reload(_new_id(), str(plan)))
+def reload(process: ProcessId, home: Generation, plan: Path, patience_s: float = ANSWER_S) -> None:
+    """Returns when the server answers by the new plan; where that has other adapters, they are read and checked first.
+    Raises ApplyError with its reason; the old plan then holds."""
+    _tell(process, home, Reload(_new_id(), str(plan)), patience_s)
 
 
 def retire(process: ProcessId, home: Generation) -> None:
@@ -41,7 +42,7 @@ def take_listener(process: ProcessId, home: Generation) -> socket.socket:
         place = str(Path(folder) / "listener")
         meeting.bind(place)
         meeting.listen(1)
-        meeting.settimeout(_ANSWER_S)
+        meeting.settimeout(ANSWER_S)
         _tell(process, home, Handover(_new_id(), place))
         try:
             connection, _ = meeting.accept()
@@ -52,7 +53,7 @@ def take_listener(process: ProcessId, home: Generation) -> socket.socket:
     return socket.socket(fileno=descriptors[0])
 
 
-def _tell(process: ProcessId, home: Generation, command: ControlCommand) -> None:
+def _tell(process: ProcessId, home: Generation, command: ControlCommand, patience_s: float = ANSWER_S) -> None:
     answers = EventReader(home.folder / STATUS_FILE)
     answers.read()
     with written_to(home.folder):
@@ -60,7 +61,7 @@ def _tell(process: ProcessId, home: Generation, command: ControlCommand) -> None
     if not is_running(process):
         raise ApplyError("the running server has ended")
     os.kill(process.pid, signal.SIGHUP)
-    deadline = time.monotonic() + _ANSWER_S
+    deadline = time.monotonic() + patience_s
     while True:
         is_alive = is_running(process)
         for event in answers.read():
@@ -71,7 +72,7 @@ def _tell(process: ProcessId, home: Generation, command: ControlCommand) -> None
         if not is_alive:
             raise ApplyError("the running server has ended")
         if time.monotonic() > deadline:
-            raise ApplyError(f"the running server did not answer within {_ANSWER_S:g} s")
+            raise ApplyError(f"the running server did not answer within {patience_s:g} s")
         time.sleep(_POLL_S)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from appliance.base.errors import ApplianceError, SpecError
 from appliance.base.hashing import sha256_hex
+from appliance.deploy.adapters import adapter_drift
 from appliance.deploy.reconcile import Observation, Readiness, changes
 from appliance.deploy.state import CurrentState, DeploymentState, Generation
 from appliance.plan.prepare import prepare
@@ -18,7 +19,7 @@ _NATIVE = Path(__file__).parents[1] / "_native"
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """`kind`: server, spec, plan, file. `then` and `now` are short: values, digests or times."""
+    """`kind`: server, spec, adapter, plan, file. `then` and `now` are short: values, digests or times."""
 
     kind: str
     what: str
@@ -38,6 +39,8 @@ def _found(generation: Generation, seen: Observation, current: CurrentState) -> 
         yield Drift("server", seen.reason or seen.readiness.value, "ready", seen.readiness.value)
     yield from _spec_file(generation, Path(current.spec_file))
     if seen.plan is not None:
+        for name, then, now in adapter_drift(seen.plan, seen.adapters):
+            yield Drift("adapter", name, then, now)
         yield from _planned_anew(generation, current, seen.plan)
         yield from _touched(seen.plan, current.started_at)
 

@@ -155,7 +155,8 @@ class Applier:
         self._begin("reload")
         self.state.write_current(msgspec.structs.replace(current, pending=start.generation.number))
         try:
-            control.reload(current.process, self._home(current), start.generation.plan_path)
+            patience_s = max(control.ANSWER_S, self.timeout_s)
+            control.reload(current.process, self._home(current), start.generation.plan_path, patience_s)
         except ControlRefusedError:
             self.state.write_current(msgspec.structs.replace(current, pending=0))
             raise

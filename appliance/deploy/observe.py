@@ -2,6 +2,7 @@
 
 import msgspec
 
+from appliance.deploy.adapters import served_now
 from appliance.deploy.probe import ask_ready
 from appliance.deploy.process import is_running
 from appliance.deploy.reconcile import Observation, Readiness
@@ -21,8 +22,14 @@ def observe(state: DeploymentState) -> Observation:
     answer = ask_ready(current.url)
     not_ready = Readiness.FAILED if answer.is_failed else Readiness.NOT_READY
     readiness = Readiness.READY if answer.is_ready else not_ready
-    is_unsure = bool(current.pending)
-    return Observation(readiness=readiness, reason=answer.reason, current=current, plan=plan, is_unsure=is_unsure)
+    return Observation(
+        readiness=readiness,
+        reason=answer.reason,
+        current=current,
+        plan=plan,
+        adapters=served_now(state.generation(current.home_generation).folder),
+        is_unsure=bool(current.pending),
+    )
 
 
 def _plan_of(state: DeploymentState, current: CurrentState) -> EnginePlan | None:

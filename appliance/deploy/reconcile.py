@@ -3,21 +3,24 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
+from appliance.deploy.adapters import by_name, shown_whole, with_served
 from appliance.deploy.classes import cost_of, highest
 from appliance.deploy.state import CurrentState
+from appliance.engine.adapter_messages import AdapterReport
 from appliance.plan.types import EnginePlan
 from appliance.spec.fields import ApplyClass
 
 # Words, digests, what is derived from other fields, and what a server does not read.
 _NOT_COMPARED = (
-    *("decisions", "spec_sha256", "engine_sha256", "serving_sha256"),
+    *("decisions", "spec_sha256", "engine_sha256", "adapters_sha256", "serving_sha256"),
     *("memory", "hardware", "hardware_sha256", "profile", "batch", "bench"),
 )
 _SHOWN_CHANGES = 3
+_RELOADED: Final[tuple[ApplyClass, ...]] = ("live", "adapters")  # the running server and its engine take these
 
 
 class Readiness(StrEnum):
@@ -30,7 +33,8 @@ class Readiness(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """`plan` is the one of the running generation; None when it cannot be read.
+    """`plan` is the one of the running generation; None when it cannot be read. `adapters` are those that the server
+    says it serves, which requests may have changed; None when it said nothing.
 
     `is_unsure`: a reload was interrupted, and the server may follow a plan that differs from it in what is live.
     """
@@ -39,6 +43,7 @@ class Observation:
     reason: str = ""
     current: CurrentState | None = None
     plan: EnginePlan | None = None
+    adapters: tuple[AdapterReport, ...] | None = None
     is_unsure: bool = False
 
 
@@ -89,7 +94,7 @@ def reconcile(seen: Observation, wanted: EnginePlan) -> tuple[Action, ...]:
         return _replaced(seen.reason)
     if seen.plan is None:
         return _replaced("the plan of the running server cannot be read")
-    found = changes(seen.plan, wanted)
+    found = changes(with_served(seen.plan, seen.adapters), wanted)
     if found:
         return _changed(seen.readiness, found)
     if seen.readiness is Readiness.NOT_READY:
@@ -104,7 +109,7 @@ def _changed(readiness: Readiness, found: Sequence[PlanChange]) -> tuple[Action,
     cause = _because(found)
     if readiness is not Readiness.READY:  # it serves no request yet
         return Action(Verb.STOP, cause, apply, tuple(found)), Action(Verb.START, cause)
-    verb = Verb.RELOAD if apply == "live" else Verb.SWAP
+    verb = Verb.RELOAD if apply in _RELOADED else Verb.SWAP
     return (Action(verb, cause, apply, tuple(found)),)
 
 
@@ -114,7 +119,8 @@ def _replaced(cause: str) -> tuple[Action, ...]:
 
 def changes(old: EnginePlan, new: EnginePlan) -> list[PlanChange]:
     """Every planned value that differs and that a server reads, in the order of the plan."""
-    before, after = dict(_flat(msgspec.to_builtins(old))), dict(_flat(msgspec.to_builtins(new)))
+    flat = (dict(_flat(by_name(msgspec.to_builtins(plan)))) for plan in (old, new))
+    before, after = shown_whole(*flat)
     paths = [*before, *(path for path in after if path not in before)]
     return [PlanChange(p, before.get(p), after.get(p)) for p in paths if before.get(p) != after.get(p)]
 

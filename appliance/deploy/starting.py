@@ -125,6 +125,7 @@ def describe(plan: EnginePlan, generation: Generation, process: ProcessId, spec_
         needs_key=plan.serving.auth.has_keys,
         engine_sha256=plan.engine_sha256,
         serving_sha256=plan.serving_sha256,
+        adapters_sha256=plan.adapters_sha256,
         spec_file=spec_file,
         appliance_version=__version__,
     )

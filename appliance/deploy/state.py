@@ -39,6 +39,7 @@ class CurrentState(msgspec.Struct, frozen=True, kw_only=True):
     needs_key: bool
     engine_sha256: str
     serving_sha256: str
+    adapters_sha256: str = ""
     spec_file: str
     appliance_version: str
     home: int = 0  # the generation whose folder its process writes to; 0 is `generation`

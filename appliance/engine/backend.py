@@ -20,6 +20,7 @@ from appliance.loading.modelled import load_modelled
 from appliance.models.facts import read_facts
 from appliance.plan.overrides import with_config_overrides
 from appliance.plan.types import SCRIPTED, EnginePlan
+from appliance.program.adapters import num_adapter_slots
 
 PACKED_FOLDER = "packed"  # in the cache folder
 
@@ -35,7 +36,7 @@ class Backend:
     executable: Executable
     vocab_size: int
     weights: WeightsReport | None = None  # None for a scripted backend, which has no weights
-    adapters: AdapterStore | None = None  # those that the plan serves; None: it has no places for any
+    adapters: AdapterStore | None = None  # with those that the plan serves; None: it has no places for any
 
 
 def load_backend(plan: EnginePlan, config: SchedulerConfig, progress: Progress) -> Backend:
@@ -93,7 +94,7 @@ def execution_of(plan: EnginePlan, config: SchedulerConfig) -> Execution:
         block_size=config.block_size,
         num_blocks=config.num_blocks,
         num_states=config.num_states,
-        max_loras=config.max_loras,
+        max_loras=num_adapter_slots(config.max_loras),
     )
     numerics = Numerics(plan.precision.kv_dtype, plan.precision.quantize_activations)
     if plan.adapters is not None:

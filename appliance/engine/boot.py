@@ -7,8 +7,10 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
+from appliance.base.errors import ApplianceError
+from appliance.engine.adapter_changes import AdapterChanges
+from appliance.engine.adapter_messages import AdapterSet
 from appliance.engine.backend import load_backend
-from appliance.engine.core.adapter_slots import ServedAdapter
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.core.scheduler import Scheduler
 from appliance.engine.drafting.build import make_drafters
@@ -19,14 +21,19 @@ from appliance.engine.grammar.compiler import GrammarCompiler
 from appliance.engine.grammar.gate import GrammarGate
 from appliance.engine.grammar.sandbox.client import Sandbox
 from appliance.engine.loop import EngineLoop
-from appliance.engine.messages import BootPhase
+from appliance.engine.messages import BootPhase, UtilityResult
 from appliance.engine.runner import Runner
 from appliance.engine.validation import SamplingLimits
 from appliance.engine.wire import raw
 from appliance.plan.boot import BootReport, WeightsOrigin
-from appliance.plan.types import EnginePlan
+from appliance.plan.types import AdapterPlan, EnginePlan
 
 REPORT_EVERY_S = 0.1  # between two announcements of one phase
+
+
+class AdapterRefusedError(ApplianceError):
+    """An adapter that the plan lists cannot be served."""
+
 
 Announce = Callable[[BootPhase], None]
 
@@ -53,7 +60,6 @@ def boot(plan: EnginePlan, announce: Announce, *, interpreter_s: float | None = 
         None if draft is None else draft.drafter,
     )
     scheduler = Scheduler(config, time.monotonic, row_fault)
-    scheduler.adapters.served = served_adapters(plan)
     phases.end()
     report = BootReport(
         seconds=phases.seconds,
@@ -64,20 +70,31 @@ def boot(plan: EnginePlan, announce: Announce, *, interpreter_s: float | None = 
     limits = SamplingLimits(plan.serving.limits.max_n, plan.model.max_logprobs, plan.model.logits_processor_pattern)
     load, trials = backend_loader(DEFAULT_BACKEND, backend.vocab_size), Sandbox(DEFAULT_BACKEND, backend.vocab_size)
     grammars = GrammarGate(GrammarCompiler(load, trials))
-    return EngineLoop(
+    adapters = None
+    if backend.adapters is not None:
+        adapters = AdapterChanges(backend.adapters, scheduler, backend.vocab_size, runner.drop_adapters)
+    loop = EngineLoop(
         scheduler,
         runner,
         limits,
         boot_report=raw(report),
         grammars=grammars,
+        adapters=adapters,
         prefault_blocks=plan.cache.prefault_blocks,
     )
+    if plan.adapters is not None:
+        serve_adapters(loop, plan.adapters.served)
+    return loop
 
 
-def served_adapters(plan: EnginePlan) -> dict[str, ServedAdapter]:
-    """Returns the adapters that the plan serves, by name."""
-    adapters = () if plan.adapters is None else plan.adapters.served
-    return {each.name: ServedAdapter(each.sha256, each.scale) for each in adapters}
+def serve_adapters(loop: EngineLoop, adapters: tuple[AdapterPlan, ...]) -> None:
+    """Checks and serves adapters before any request. Raises AdapterRefusedError."""
+    events = loop.handle(b"", AdapterSet(call_id="", adapters=adapters))
+    while loop.has_work:
+        events += loop.step()
+    result = next(event for _, event in events if isinstance(event, UtilityResult))
+    if result.error is not None:
+        raise AdapterRefusedError(result.error)
 
 
 class Phases:

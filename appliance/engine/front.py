@@ -17,6 +17,7 @@ import msgspec
 import zmq
 
 from appliance.base.log import fields, logger
+from appliance.engine.adapter_messages import AdaptersServed
 from appliance.engine.loop import Events, Pulse
 from appliance.engine.messages import BadMessage, BootPhase, EngineEvent, EngineMessage, Fatal, Heartbeat, Ready
 from appliance.engine.wire import MAX_MESSAGE_BYTES, QUEUED_EVENTS, decode_message, encode
@@ -48,6 +49,7 @@ class _Announcements:
     phases: dict[str, BootPhase] = field(default_factory=dict)
     ready: Ready | None = None
     fatal: Fatal | None = None
+    adapters: AdaptersServed | None = None
 
     def note(self, event: EngineEvent) -> None:
         if isinstance(event, BootPhase):
@@ -56,9 +58,11 @@ class _Announcements:
             self.ready = event
         elif isinstance(event, Fatal):
             self.fatal = event
+        elif isinstance(event, AdaptersServed):
+            self.adapters = event
 
     def all(self) -> list[EngineEvent]:
-        return [*self.phases.values(), *(event for event in (self.ready, self.fatal) if event)]
+        return [*self.phases.values(), *(event for event in (self.adapters, self.ready, self.fatal) if event)]
 
 
 class Front(threading.Thread):

@@ -7,7 +7,7 @@ from typing import Self
 import msgspec
 
 from appliance.engine.boot import boot
-from appliance.engine.loop import EngineLoop
+from appliance.engine.loop import EngineLoop, Events
 from appliance.engine.messages import (
     BootPhase,
     EngineEvent,
@@ -75,5 +75,5 @@ class InprocEngine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _keep(self, events: list[tuple[bytes, EngineEvent]]) -> None:
+    def _keep(self, events: Events) -> None:
         self._events.extend(event for _, event in events)

@@ -11,6 +11,9 @@ from dataclasses import replace
 import msgspec
 
 from appliance.base.log import set_level
+from appliance.engine.adapter_changes import CHECKER, AdapterChanges
+from appliance.engine.adapter_changes import Answer as AdapterAnswer
+from appliance.engine.adapter_messages import AdapterSet, AdaptersServed
 from appliance.engine.core.results import Outputs, ended_output
 from appliance.engine.core.scheduler import Scheduler
 from appliance.engine.faults import row_fault
@@ -37,9 +40,9 @@ from appliance.engine.step import RowError
 from appliance.engine.validation import InvalidSamplingError, SamplingLimits, validate_request
 from appliance.engine.wire import raw
 
-GRAMMAR_WAIT_S = 0.005  # between two checks for new messages, while only grammars are being compiled
+WAIT_S = 0.005  # between two checks for new messages, while only grammars are compiled, or adapters read
 
-Events = list[tuple[bytes, EngineEvent]]  # (client, event)
+Events = list[tuple[bytes | None, EngineEvent]]  # (client, event); None: every client, and later ones
 Clock = Callable[[], float]
 
 
@@ -63,6 +66,7 @@ class EngineLoop:
         limits: SamplingLimits,
         *,
         grammars: GrammarGate | None = None,
+        adapters: AdapterChanges | None = None,
         boot_report: msgspec.Raw | None = None,
         clock: Clock = time.monotonic,
         before_step: Callable[[int], None] | None = None,
@@ -74,6 +78,7 @@ class EngineLoop:
         self._runner = runner
         self._limits = limits
         self._grammars = closed_gate() if grammars is None else grammars
+        self._adapters = adapters
         self.boot_report = boot_report if boot_report is not None else raw(None)
         self._clock = clock
         self._before_step = before_step
@@ -83,7 +88,7 @@ class EngineLoop:
 
     @property
     def has_work(self) -> bool:
-        return self._scheduler.has_work or bool(self._grammars)
+        return self._scheduler.has_work or bool(self._grammars) or bool(self._adapters)
 
     def handle(self, client: bytes, message: EngineMessage) -> Events:
         """Handles one message between steps, and returns the events that answer it."""
@@ -99,6 +104,8 @@ class EngineLoop:
             case LiveSettings():
                 self._use(message)
                 return []
+            case AdapterSet():
+                return self._change_adapters(client, message)
             case UtilityRequest():
                 return self._utility(client, message)
             case Hello():
@@ -119,12 +126,14 @@ class EngineLoop:
         laps = self._runner.laps
         laps.begin()
         events = self._admit_settled() if self._grammars else []
+        if self._adapters is not None:
+            events += _adapter_events(self._adapters.advance())
         self._draft()
         plan = self._scheduler.schedule()
         if plan is None:
             self._runner.rest()
-            if self._grammars and not events:
-                self._grammars.wait(GRAMMAR_WAIT_S)
+            if not events:
+                self._wait()
             return events
         laps.lap("schedule")
         self.pulse.step, self.pulse.since = plan.step, self._clock()
@@ -149,6 +158,17 @@ class EngineLoop:
         drafted = self._runner.draft(wish)
         self._scheduler.offer(wish, drafted, self._clock() - started)
         self.pulse.since = 0.0
+
+    def _wait(self) -> None:
+        """Waits a moment for what other threads do for requests, or for adapters."""
+        if self._grammars:
+            self._grammars.wait(WAIT_S)
+        elif self._adapters:
+            self._adapters.wait(WAIT_S)
+
+    def adapters_served(self) -> AdaptersServed:
+        """Returns the adapters that are served now."""
+        return AdaptersServed() if self._adapters is None else self._adapters.current
 
     def idle(self) -> bool:
         """Uses idle time: makes one more cache block resident. Returns False when enough blocks are."""
@@ -183,13 +203,25 @@ class EngineLoop:
         """Returns the answer to a message that came too late to be handled."""
         if isinstance(message, GenerateRequest):
             return self._refused(client, message, kind, None, reason)
-        if isinstance(message, UtilityRequest):
+        if isinstance(message, UtilityRequest | AdapterSet):
             return [(client, UtilityResult(call_id=message.call_id, error=reason))]
         return []
 
     def close(self) -> None:
         self._grammars.compiler.close()
+        if self._adapters is not None:
+            self._adapters.close()
         self._runner.close()
+
+    def _change_adapters(self, client: bytes, message: AdapterSet) -> Events:
+        """Begins a change; what cannot be is refused at once."""
+        if self._adapters is None or self._draining is not None:
+            reason = (
+                "the engine has no places for adapters" if self._adapters is None else "the engine is shutting down"
+            )
+            return [(client, UtilityResult(call_id=message.call_id, error=reason))]
+        self._adapters.add(client, message)
+        return []
 
     def _generate(self, client: bytes, message: GenerateRequest) -> Events:
         try:
@@ -287,8 +319,23 @@ class EngineLoop:
     def _events(self, outputs: Outputs) -> Events:
         if not outputs:
             return []
+        checked = outputs.pop(CHECKER, None)
         stats = self._scheduler.stats(self._clock())
-        return [(client, OutputBatch(batch, stats)) for client, batch in outputs.items()]
+        events: Events = [(client, OutputBatch(batch, stats)) for client, batch in outputs.items()]
+        if checked is not None and self._adapters is not None:
+            events += _adapter_events(self._adapters.checked(checked))
+        return events
+
+
+def _adapter_events(answers: list[AdapterAnswer]) -> Events:
+    """Returns the answers to changes of the set of adapters; every client hears of a new set."""
+    events: Events = []
+    for client, call_id, outcome in answers:
+        if isinstance(outcome, AdaptersServed):
+            events += [(None, outcome), (client, UtilityResult(call_id=call_id, value=raw(outcome)))]
+        else:
+            events.append((client, UtilityResult(call_id=call_id, error=outcome)))
+    return events
 
 
 def _try_processors(message: GenerateRequest) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 import msgspec
 
+from appliance.engine.adapter_messages import AdapterSet, AdaptersServed, AdapterStats
 from appliance.plan.types import MODEL_METHODS, EnginePlan, SpeculationPlan
 
 
@@ -165,6 +166,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate",
     second_segment: int | None = None
     is_streamed: bool = True  # the client reads tokens as they come, so that steps are kept short
     adapter: str | None = None  # the name of a served adapter; None: the model alone
+    adapter_scale: float | None = None  # in place of the adapter's own; 0 is the model alone
 
 
 class AbortRequest(msgspec.Struct, frozen=True, tag="abort", omit_defaults=True):
@@ -191,7 +193,7 @@ class UtilityRequest(msgspec.Struct, frozen=True, kw_only=True, tag="utility"):
     method: UtilityMethod
 
 
-EngineMessage = Hello | Vocabulary | LiveSettings | GenerateRequest | AbortRequest | UtilityRequest
+EngineMessage = Hello | Vocabulary | LiveSettings | GenerateRequest | AdapterSet | AbortRequest | UtilityRequest
 
 
 class FinishReason(enum.StrEnum):
@@ -205,6 +207,7 @@ class ErrorKind(enum.StrEnum):
     """The kind of a sequence's error, by which a front end chooses the status code."""
 
     INVALID = "invalid"  # the request is wrong: 400
+    NOT_FOUND = "not_found"  # it names an adapter that is not served: 404
     OVERLOADED = "overloaded"  # too many wait: 429
     UNAVAILABLE = "unavailable"  # draining or dead: 503
     INTERNAL = "internal"  # a fault of ours: 500
@@ -318,6 +321,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     step_sizes: tuple[int, ...] = ()  # steps by size: one count for each of STEP_TOKEN_BOUNDS, and one above
     prompt_tokens_per_s: float = 0.0  # prefill speed beside the current decodes; 0 before any was measured
     speculation: SpeculationStats | None = None  # None: the plan has none
+    adapters: AdapterStats | None = None  # None: there are no places for any
 
 
 class OutputBatch(msgspec.Struct, frozen=True, tag="outputs"):
@@ -371,4 +375,4 @@ class BadMessage(msgspec.Struct, frozen=True, tag="bad_message"):
     error: str
 
 
-EngineEvent = OutputBatch | Heartbeat | BootPhase | Ready | Fatal | UtilityResult | BadMessage
+EngineEvent = OutputBatch | Heartbeat | BootPhase | Ready | Fatal | AdaptersServed | UtilityResult | BadMessage

@@ -106,6 +106,7 @@ class EngineProcess:
             return self._die(f"the engine could not start: {type(error).__name__}: {error}", EXIT_DEAD)
         self._booting = False
         self._pulse = loop.pulse
+        self._front.broadcast(loop.adapters_served())
         self._front.broadcast(Ready(loop.boot_report))
         try:
             self._serve(loop)

@@ -1,6 +1,6 @@
 """Runs steps: keeps the rows, prepares the model's inputs, runs it, samples, and reports."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -11,6 +11,7 @@ from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.drafting.interface import Drafter, ModelDrafter
 from appliance.engine.drafting.rows import RowDrafts
 from appliance.engine.faults import row_fault
+from appliance.engine.filled_slots import FilledSlots
 from appliance.engine.grammar.masks import GrammarMasks
 from appliance.engine.inputs import BatchBuilder, InputBuilder, LogitRows
 from appliance.engine.laps import Laps
@@ -23,7 +24,7 @@ from appliance.engine.rows import Rows
 from appliance.engine.saying import Said, say_single, say_with_drafts
 from appliance.engine.step import Chunk, Drafted, DraftTokens, DraftWish, NewRow, RowError, StepPlan, StepResult
 from appliance.kernels.errors import StepError
-from appliance.kernels.interface import Adapters, Eager, Executable, Lazy, Screened, StepInputs
+from appliance.kernels.interface import Eager, Executable, Lazy, Screened, StepInputs
 from appliance.kernels.logits import Logits
 from appliance.kernels.sampling import LogprobsMode, SampledBatch, SamplingBatch
 
@@ -67,8 +68,7 @@ class Runner:
         adapters: AdapterStore | None = None,
         draft_model: ModelDrafter | None = None,
     ) -> None:
-        self._adapters = adapters
-        self._bad_slots: dict[int, Exception] = {}  # slots without the adapter that should be there, and why
+        self._slots = FilledSlots(executable, adapters)
         self.vocab_size = vocab_size
         self.laps = Laps()
         self._executable = executable
@@ -174,11 +174,12 @@ class Runner:
             self._grammars.drop(row)
             if self._drafts is not None:
                 self._drafts.drop(row)
-        self._put_adapters(plan)
+        if plan.adapter_puts:
+            self.rest()  # a step that began early may read a slot that is written now
+            self._slots.put(plan.adapter_puts)
         for new in plan.new_rows:
             try:
-                if new.adapter_slot in self._bad_slots:
-                    raise self._bad_slots[new.adapter_slot]
+                self._slots.check(new.adapter_slot)
                 self._put(new)
             except BaseException as error:  # noqa: BLE001 - a panic of a library derives from it; the row alone fails
                 failed[new.row] = row_fault("it was put in its row", error)
@@ -194,18 +195,10 @@ class Runner:
             self._executable.copy_blocks(plan.block_copies)
         return failed
 
-    def _put_adapters(self, plan: StepPlan) -> None:
-        """Writes adapters into their slots. Sequences that take a slot for which this failed do not start."""
-        if plan.adapter_puts:
-            self.rest()  # a step that began early may read a slot that is written now
-        for slot, digest in plan.adapter_puts:
-            self._bad_slots.pop(slot, None)
-            try:
-                assert self._adapters is not None, "there are slots"
-                assert isinstance(self._executable, Adapters), "it was bound with places"
-                self._executable.put_adapter(slot, self._adapters.maps(digest))
-            except Exception as error:  # noqa: BLE001 - it concerns the rows that take this slot
-                self._bad_slots[slot] = error
+    def drop_adapters(self, slots: Iterable[int]) -> None:
+        """Empties slots that no running row has, between steps."""
+        self.rest()  # a step that began early may read them
+        self._slots.drop(slots)
 
     def _put(self, new: NewRow) -> None:
         self._rows.put(new)

@@ -203,7 +203,7 @@ class Adapters(Protocol):
         BindError for a slot, a weight, a shape or a rank that there is no place for."""
 
     def drop_adapter(self, slot: int) -> None:
-        """Empties a slot: sequences with it get what the model gives alone."""
+        """Empties a slot that no running sequence has: with it, the model gives what it gives alone."""
 
 
 @runtime_checkable

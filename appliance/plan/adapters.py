@@ -9,11 +9,12 @@ from appliance.base.units import format_size
 from appliance.checkpoint.adapter import AdapterFacts
 from appliance.layers.adapters import adapted_weights, with_adapters
 from appliance.models.adapters import place_filter, trained_weights
+from appliance.plan.adapter_files import adapter_plan
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
 from appliance.plan.program import PlannedProgram
 from appliance.plan.types import AdapterPlan, AdaptersPlan, MemoryItem, PoolingPlan
-from appliance.program.adapters import adapter_slot_bytes
+from appliance.program.adapters import adapter_slot_bytes, num_adapter_slots
 from appliance.spec.sections.lora import AdapterSection, LoraSection
 
 _RULE = "plan/adapters"
@@ -33,10 +34,14 @@ class PlannedAdapters:
 
     def items(self) -> tuple[MemoryItem, MemoryItem]:
         """Returns the memory of the slots, and of the adapters that are kept to be put into them."""
-        count, kept, size = self.plan.max_loras, len(self.plan.served), self.slot_bytes
+        count, kept, size = num_adapter_slots(self.plan.max_loras), self.plan.max_cpu_loras, self.slot_bytes
         each = f"{format_size(size)} (rank {self.plan.max_rank} at {self.plan.num_modules} weights, {self.plan.dtype})"
         return (
-            MemoryItem(name="adapters", size_bytes=count * size, formula=f"{count} slots x {each}"),
+            MemoryItem(
+                name="adapters",
+                size_bytes=count * size,
+                formula=f"{count} slots x {each}, of which one is to check new adapters",
+            ),
             MemoryItem(name="kept_adapters", size_bytes=kept * size, formula=f"up to {kept} adapters x {each}"),
         )
 
@@ -79,7 +84,6 @@ def _obstacle(program: PlannedProgram, pooling: PoolingPlan | None, ledger: Ledg
 def _plan(
     spec: LoraSection, inputs: PlanInputs, program: PlannedProgram, num_modules: int, ledger: Ledger
 ) -> AdaptersPlan:
-    _check_kept(spec, ledger)
     pairs = zip(spec.adapters, inputs.files.adapters, strict=True)
     return AdaptersPlan(
         max_loras=ledger.take("adapters.max_loras", "lora.max_loras", spec.max_loras),
@@ -87,15 +91,24 @@ def _plan(
         dtype=_dtype(spec, program, ledger),
         target_modules=None if spec.target_modules is None else tuple(spec.target_modules),
         num_modules=num_modules,
+        max_cpu_loras=_max_kept(spec, ledger),
         served=tuple(_served(at, wanted, facts, spec, ledger) for at, (wanted, facts) in enumerate(pairs)),
     )
 
 
-def _check_kept(spec: LoraSection, ledger: Ledger) -> None:
-    most, listed = spec.max_cpu_loras, len(spec.adapters)
-    if most is not None and listed > most:
+def _max_kept(spec: LoraSection, ledger: Ledger) -> int:
+    """Returns how many adapters may be in memory. Where requests bring some, there is room for a step's."""
+    path, most, listed = "adapters.max_cpu_loras", spec.max_cpu_loras, len(spec.adapters)
+    if most is None:
+        is_fixed = not (spec.allow_runtime_updating or spec.resolver_dir or spec.resolver)
+        reason = (
+            "all that are listed" if is_fixed else "all that are listed, and at least max_loras, for those of requests"
+        )
+        return ledger.decide(path, listed if is_fixed else max(listed, spec.max_loras), "computed", reason)
+    if listed > most:
         message = f"{listed} adapters are listed, and {most} may be in memory"
         ledger.refuse("lora.max_cpu_loras", _RULE, message, allowed=f"at least {listed}", hint="remove it")
+    return ledger.take(path, "lora.max_cpu_loras", most)
 
 
 def _dtype(spec: LoraSection, program: PlannedProgram, ledger: Ledger) -> Literal["f32", "bf16"]:
@@ -115,12 +128,5 @@ def _served(at: int, wanted: AdapterSection, facts: AdapterFacts, spec: LoraSect
     if wanted.rank is not None and rank > wanted.rank:
         message = f"the adapter {wanted.name} has rank {rank}"
         ledger.refuse(f"{path}.rank", _RULE, message, allowed=f"at least {rank}", hint="remove it")
-    return AdapterPlan(
-        name=wanted.name,
-        path=facts.root,
-        sha256=facts.sha256,
-        parent=wanted.base_model_name,
-        rank=rank,
-        num_modules=len(facts.modules),
-        scale=wanted.scale,
-    )
+    found = adapter_plan(wanted.name, facts)
+    return msgspec.structs.replace(found, parent=wanted.base_model_name, scale=wanted.scale, pinned=wanted.pinned)

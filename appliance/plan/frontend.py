@@ -4,6 +4,7 @@ from urllib.parse import urlsplit
 
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.serving_types import (
+    AdapterRulesPlan,
     AuthPlan,
     CorsPlan,
     HttpPlan,
@@ -52,6 +53,19 @@ def plan_routes(inputs: PlanInputs) -> RoutesPlan:
         page=http.enable_page,
         tokenizer_info=http.enable_tokenizer_info_endpoint,
         server_load_tracking=http.enable_server_load_tracking,
+        runtime_adapters=inputs.spec.lora is not None and inputs.spec.lora.allow_runtime_updating,
+    )
+
+
+def plan_adapter_rules(inputs: PlanInputs) -> AdapterRulesPlan:
+    lora = inputs.spec.lora
+    if lora is None:
+        return AdapterRulesPlan()
+    return AdapterRulesPlan(
+        paths=inputs.files.adapter_paths,
+        resolver_dir=inputs.files.adapter_resolver_dir,
+        resolver=lora.resolver,
+        request_scale=lora.allow_request_scale,
     )
 
 

@@ -25,15 +25,18 @@ LIVE_SCHEDULER_FIELDS = (
 )
 # Fields of `speculation` that a running engine takes over between two steps.
 LIVE_SPECULATION_FIELDS = ("enabled", "num_tokens", "adaptive", "disable_by_batch_size")
+# Fields of `adapters` that a running engine changes to: which adapters there are, in the slots that there are.
+ADAPTER_FIELDS = ("served", "max_cpu_loras")
 ENGINE_SECTIONS = (
     *("version", "appliance_version", "device", "loading", "precision"),
-    *("kernels", "cache", "scheduler", "adapters", "parallel"),
+    *("kernels", "cache", "scheduler", "parallel"),
 )
 LIVE_SECTIONS = ("name", "restart", "serving", "slo", "batch", "bench", "degraded")
 
 
 def with_hashes(plan: EnginePlan) -> EnginePlan:
-    """The plan with its engine and serving digests. Decisions and formulas, being words, enter neither."""
+    """The plan with its digests: of the engine, of the adapters, and of what is live. Decisions and formulas, being
+    words, enter none."""
     data: dict[str, Any] = msgspec.to_builtins(plan)
     model: dict[str, Any] = data["model"]
     engine = {name: data[name] for name in ENGINE_SECTIONS}
@@ -42,9 +45,17 @@ def with_hashes(plan: EnginePlan) -> EnginePlan:
     engine["scheduler"] = {name: value for name, value in scheduler.items() if name not in LIVE_SCHEDULER_FIELDS}
     speculation: dict[str, Any] = data["speculation"] or {}
     engine["speculation"] = {each: value for each, value in speculation.items() if each not in LIVE_SPECULATION_FIELDS}
+    adapters: dict[str, Any] = data["adapters"] or {}
+    engine["adapters"] = {each: value for each, value in adapters.items() if each not in ADAPTER_FIELDS}
     engine["kernels"] = {**data["kernels"], "choices": [each["implementation"] for each in data["kernels"]["choices"]]}
     serving = {name: data[name] for name in LIVE_SECTIONS}
     serving["model"] = {name: model[name] for name in LIVE_MODEL_FIELDS}
     serving["scheduler"] = {name: scheduler[name] for name in LIVE_SCHEDULER_FIELDS}
     serving["speculation"] = {name: speculation.get(name) for name in LIVE_SPECULATION_FIELDS}
-    return msgspec.structs.replace(plan, engine_sha256=sha256_json(engine), serving_sha256=sha256_json(serving))
+    served = {name: adapters.get(name) for name in ADAPTER_FIELDS}
+    return msgspec.structs.replace(
+        plan,
+        engine_sha256=sha256_json(engine),
+        adapters_sha256=sha256_json(served),
+        serving_sha256=sha256_json(serving),
+    )

@@ -37,6 +37,8 @@ class ResolvedFiles:
     modelling: Modelling | None = None  # code that could run the model, where our own decoder does not
     adapters: tuple[AdapterFacts, ...] = ()  # in the order of `lora.adapters`
     draft_model: DraftModelFiles | None = None  # of `speculative.model`
+    adapter_paths: tuple[str, ...] = ()  # of `lora.runtime_paths`
+    adapter_resolver_dir: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -244,14 +244,21 @@ def resolve_files(
 ) -> ResolvedFiles:
     """Reads what the spec names by path: the tokenizer's place, the chat template, the generation config."""
     spec = loaded.spec
-    generation, packed = spec.decoding.generation_config, spec.loading.packed_dir
+    generation, packed, lora = spec.decoding.generation_config, spec.loading.packed_dir, spec.lora
     return ResolvedFiles(
         tokenizer_path=_tokenizer_path(loaded, base, allow_fetch, progress),
         chat_template=_chat_template(spec.model.chat_template, base),
-        packed_dir=None if packed is None else str(base / Path(packed).expanduser()),
+        packed_dir=None if packed is None else _below(base, packed),
         generation_config=None if generation in (AUTO, "none") else _generation_config(base / generation),
         adapters=_adapters(loaded, base, allow_fetch, progress),
+        adapter_paths=tuple(_below(base, each) for each in lora.runtime_paths) if lora is not None else (),
+        adapter_resolver_dir=_below(base, lora.resolver_dir) if lora is not None and lora.resolver_dir else None,
     )
+
+
+def _below(base: Path, written: str) -> str:
+    """Returns a path of the spec, which starts from the spec's folder."""
+    return str(base / Path(written).expanduser())
 
 
 def _adapters(loaded: LoadedSpec, base: Path, allow_fetch: bool, progress: Progress | None) -> tuple[AdapterFacts, ...]:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from appliance.plan.frontend import (
+    plan_adapter_rules,
     plan_auth,
     plan_http,
     plan_limits,
@@ -48,6 +49,7 @@ def plan_serving(inputs: PlanInputs, model: ModelPlan, ledger: Ledger) -> Servin
             draft_metrics=responses.per_request_spec_decode_metrics == "summary",
             return_tokens_as_token_ids=responses.return_tokens_as_token_ids,
         ),
+        adapters=plan_adapter_rules(inputs),
         traces=plan_traces(inputs),
         api_servers=spec.endpoints.http.api_server_count,
         shutdown_timeout_s=spec.shutdown.timeout,

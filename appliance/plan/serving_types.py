@@ -58,6 +58,7 @@ class RoutesPlan(msgspec.Struct, frozen=True, kw_only=True):
     page: bool = True
     tokenizer_info: bool = False
     server_load_tracking: bool
+    runtime_adapters: bool = False  # that load and unload adapters
 
 
 class KeyPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,6 +166,24 @@ class TracesPlan(msgspec.Struct, frozen=True, kw_only=True):
     service_name: str
 
 
+class AdapterRulesPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What requests may do with adapters, beside naming those that are served.
+
+    paths: the folders below which they may load from; none is any. resolver_dir, resolver: where an adapter is looked
+    for that is not served, a folder and a dotted path.
+    """
+
+    paths: tuple[str, ...] = ()
+    resolver_dir: str | None = None
+    resolver: str | None = None
+    request_scale: bool = False
+
+    @property
+    def resolves(self) -> bool:
+        """Unknown names are looked for."""
+        return self.resolver_dir is not None or self.resolver is not None
+
+
 class GatePlan(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that an engine answers before it takes over from another, which the plan's targets judge."""
 
@@ -188,6 +207,7 @@ class ServingPlan(msgspec.Struct, frozen=True, kw_only=True):
     structured: StructuredPlan
     parsers: ParsersPlan
     answers: AnswersPlan
+    adapters: AdapterRulesPlan = AdapterRulesPlan()
     traces: TracesPlan | None = None
     api_servers: int = 1  # processes that answer HTTP
     shutdown_timeout_s: float

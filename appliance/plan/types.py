@@ -280,6 +280,8 @@ class AdapterPlan(msgspec.Struct, frozen=True, kw_only=True):
     rank: int  # the highest of its modules
     num_modules: int
     scale: float = 1.0  # of what it adds, beside its own alpha
+    pinned: bool = False  # it keeps its slot
+    origin: Literal["spec", "request", "lookup"] = "spec"  # who asked for it; lookup: it was found when it was named
 
 
 class AdaptersPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -293,6 +295,7 @@ class AdaptersPlan(msgspec.Struct, frozen=True, kw_only=True):
     dtype: Literal["f32", "bf16"]
     target_modules: tuple[str, ...] | None = None
     num_modules: int  # logical weights that have a place
+    max_cpu_loras: int = 0  # adapters that may be in host memory
     served: tuple[AdapterPlan, ...] = ()
 
     def named(self, name: str) -> AdapterPlan | None:
@@ -344,4 +347,5 @@ class EnginePlan(msgspec.Struct, frozen=True, kw_only=True):
     cannot_run: tuple[str, ...] = ()  # why this version plans it but will not run it; empty when it runs
     spec_sha256: str
     engine_sha256: str  # over everything whose change needs a restart
+    adapters_sha256: str = ""  # over the adapters that are served, which a running engine changes to
     serving_sha256: str  # over everything that can change live

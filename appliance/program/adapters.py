@@ -56,3 +56,8 @@ def place_bytes(place: AdapterLinear, dtype: str) -> int:
 def adapter_slot_bytes(operators: Iterable[Record], dtype: str) -> int:
     """Returns the bytes of a slot: of an adapter of the largest rank at every place among the operators."""
     return sum(place_bytes(place, dtype) for place in operators if isinstance(place, AdapterLinear))
+
+
+def num_adapter_slots(max_loras: int) -> int:
+    """Returns the slots for steps with max_loras adapters: there is one more, in which a new adapter is checked."""
+    return max_loras + 1 if max_loras else 0

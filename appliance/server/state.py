@@ -6,7 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from appliance.plan.serving_types import AdapterRulesPlan
 from appliance.plan.types import EnginePlan
+from appliance.server.adapters.loading import ChangeAdapters
+from appliance.server.adapters.resolver import AdapterResolver
 from appliance.server.http.callers import CALLER, Account
 from appliance.server.http.errors import ApiError
 from appliance.server.http.keys import KeyRing
@@ -14,6 +17,7 @@ from appliance.server.http.request_log import request_policy
 from appliance.server.http.tracing import Tracer, tracer_for
 from appliance.server.requests.prompts import PromptMaker
 from appliance.server.requests.sampling import SamplingRules
+from appliance.service.adapter_sets import AdapterChange, AdapterSetError
 from appliance.service.client import EngineClient
 from appliance.service.deep_check import DeepCheck
 from appliance.service.health import Health
@@ -34,6 +38,11 @@ class ApiProcesses(Protocol):
         """Returns the number of open generation requests."""
 
 
+async def _no_changes(change: AdapterChange) -> None:
+    """Refuses every change, of a state that nobody runs."""
+    raise AdapterSetError("refused", "the set of adapters cannot be changed now")
+
+
 @dataclass(slots=True)
 class OpenWork:
     """Open work of this process. It changes while requests are answered, and outlives a plan."""
@@ -43,6 +52,8 @@ class OpenWork:
     batch_wanted: asyncio.Event = field(default_factory=asyncio.Event)  # a batch was made
     is_draining: bool = False
     cpu_at_profile_start: float = 0.0  # seconds of this process
+    change_adapters: ChangeAdapters = _no_changes  # of all processes, set by whoever runs them
+    plan: EnginePlan | None = None  # the newest; None: that of the only state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +73,7 @@ class ServerState:
     deep: DeepCheck
     processes: ApiProcesses | None = None  # None: this is the only process that answers
     created: int = field(default_factory=lambda: int(time.time()))
+    resolver: AdapterResolver = field(default_factory=lambda: AdapterResolver(AdapterRulesPlan()))
     document: bytes = b"{}"  # OpenAPI, of the routes that are served
     open: OpenWork = field(default_factory=OpenWork)
 
@@ -78,6 +90,18 @@ class ServerState:
     def adapter_of(self, name: str | None) -> str | None:
         """Returns the adapter that a request's `model` names; None for the model alone."""
         return None if name is None or name in self.plan.model.served_names else name
+
+    async def find_model(self, name: str | None) -> None:
+        """Raises what `check_model` raises. An adapter that is not served is looked for where the plan says so."""
+        if name is not None and self.resolver.rules.resolves:
+            if name in self.names:
+                self.resolver.note_use(name)
+            else:
+                if (caller := CALLER.get()) is not None:
+                    caller.check_model(name)
+                if await self.resolver.load(lambda: self.open.plan or self.plan, self.open.change_adapters, name):
+                    return
+        self.check_model(name)
 
     def check_model(self, name: str | None) -> None:
         """Raises ApiError 404 for a model that is not served here, 403 for one that the caller may not use."""
@@ -123,6 +147,7 @@ def make_state(
         store=store or Store(plan.serving.store),
         deep=DeepCheck(client, health, metrics),
         processes=processes,
+        resolver=AdapterResolver(plan.serving.adapters),
     )
 
 
@@ -137,4 +162,6 @@ def with_plan(state: ServerState, plan: EnginePlan) -> ServerState:
     KeyRing(plan.serving.auth, state.metrics)  # a bad file of keys is refused before anything changes
     tracer = tracer_for(plan.serving.traces, plan.model.served_names[0], state.tracer)
     state.client.policy = request_policy(plan.serving, state.tokenizer, state.client, tracer)
-    return replace(state, plan=plan, prompts=prompts, sampling=sampling, tracer=tracer)
+    rules = plan.serving.adapters
+    resolver = state.resolver if rules == state.resolver.rules else AdapterResolver(rules)
+    return replace(state, plan=plan, prompts=prompts, sampling=sampling, tracer=tracer, resolver=resolver)

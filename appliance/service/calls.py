@@ -7,6 +7,7 @@ from typing import Protocol
 
 import msgspec
 
+from appliance.engine.adapter_messages import AdapterSet
 from appliance.engine.messages import (
     ErrorKind,
     GenerateRequest,
@@ -16,6 +17,7 @@ from appliance.engine.messages import (
     UtilityRequest,
     UtilityResult,
 )
+from appliance.plan.types import AdapterPlan
 from appliance.service.errors import RequestFailedError
 from appliance.service.link import EngineLink
 
@@ -42,10 +44,19 @@ class EngineCalls:
 
     async def call(self, method: UtilityMethod) -> msgspec.Raw:
         """Makes a utility call (see UtilityRequest). Raises RequestFailedError when the engine is gone or refuses."""
+        return await self._ask(lambda call_id: UtilityRequest(call_id=call_id, method=method))
+
+    async def change_adapters(self, adapters: tuple[AdapterPlan, ...]) -> None:
+        """Makes the engine serve these adapters and no others. Raises RequestFailedError when it is gone or refuses;
+        then it goes on with those before."""
+        await self._ask(lambda call_id: AdapterSet(call_id=call_id, adapters=adapters))
+
+    async def _ask(self, message: Callable[[str], UtilityRequest | AdapterSet]) -> msgspec.Raw:
+        """Sends the message of a call id, and waits for its answer."""
         link, call_id = self._link(), format(next(self._ids), "x")
         answer: asyncio.Future[msgspec.Raw] = asyncio.get_running_loop().create_future()
         self._calls[call_id] = answer
-        link.send(UtilityRequest(call_id=call_id, method=method))
+        link.send(message(call_id))
         try:
             return await answer
         finally:

@@ -2,13 +2,14 @@
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
 import msgspec
 
 from appliance.base.log import fields, logger
+from appliance.engine.adapter_messages import AdapterReport, AdaptersServed
 from appliance.engine.messages import (
     AbortRequest,
     BadMessage,
@@ -20,7 +21,7 @@ from appliance.engine.messages import (
     UtilityMethod,
     UtilityResult,
 )
-from appliance.plan.types import SchedulerPlan
+from appliance.plan.types import AdapterPlan, SchedulerPlan
 from appliance.service.calls import EngineCalls
 from appliance.service.errors import RequestFailedError
 from appliance.service.intake import STARTING
@@ -64,6 +65,7 @@ class EngineClient:
     ) -> None:
         self.stats: EngineStats | None = None
         self.intake = STARTING
+        self.adapters: Mapping[str, AdapterReport] = {}  # by name, as the engine has found them
         self.policy = policy or OpenPolicy()
         self.introduces_vocabulary = False  # to an engine at its start, not only before its first constraint
         self._knows_vocabulary = False  # the engine at the other end of the link
@@ -155,6 +157,10 @@ class EngineClient:
         """Makes a utility call: see EngineCalls.call."""
         return await self._calls.call(method)
 
+    async def change_adapters(self, adapters: tuple[AdapterPlan, ...]) -> None:
+        """Changes the set of served adapters: see EngineCalls.change_adapters."""
+        await self._calls.change_adapters(adapters)
+
     async def probe(self) -> None:
         """Sends one token through the scheduler: see EngineCalls.probe."""
         await self._calls.probe()
@@ -168,6 +174,10 @@ class EngineClient:
                 for output in event.outputs:
                     if not self._calls.probed(output):
                         self._requests.advance(output)
+            case AdaptersServed():
+                self.adapters = {each.adapter.name: each for each in event.adapters}
+                if self._metrics:
+                    self._metrics.adapters_found(self.adapters)
             case UtilityResult():
                 self._calls.answered(event)
             case BadMessage():
@@ -206,6 +216,7 @@ class EngineClient:
                 second_segment=request.second_segment,
                 is_streamed=is_streamed,
                 adapter=request.adapter,
+                adapter_scale=request.adapter_scale,
             )
         )
 

@@ -5,14 +5,17 @@ existing dashboards work.
 """
 
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from appliance.catalog.degradations import DEGRADATIONS, DegradationKind
+from appliance.engine.adapter_messages import AdapterReport
 from appliance.engine.messages import STEP_TOKEN_BOUNDS, EngineStats, RequestTimes
-from appliance.plan.types import EnginePlan
+from appliance.plan.types import AdaptersPlan, EnginePlan
+from appliance.service.adapter_metrics import ADAPTER_METRICS, OF_ADAPTERS, info_labels, request_labels
 from appliance.service.counted import CountedHistogram
 from appliance.service.metric import Kind, Metric
 from appliance.service.speculation_metrics import SPECULATION_METRICS, speculation_counts
@@ -58,6 +61,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("prefix_cache_hits", "counter", "Prompt tokens found in the prefix cache", "prefix_cache_hits"),
     Metric("engine_steps", "counter", "Steps that the engine ran"),
     *SPECULATION_METRICS,
+    *ADAPTER_METRICS,
     Metric("engine_ready", "gauge", "1 when the engine takes requests"),
     Metric("deep_checks", "counter", "Deep checks by what they found: ok, busy, stuck", None, ("result",)),
     Metric("engine_restarts", "counter", "Times the engine was started again after a failure"),
@@ -135,6 +139,13 @@ class _Figure:
             family.clear()
         self._cells.clear()
 
+    def keep_only(self, values: Collection[str]) -> None:
+        """Forgets the cells whose first label has another value."""
+        for labels in [each for each in self._cells if each[0] not in values]:
+            del self._cells[labels]
+            for family in self._families:
+                family.remove(self._model_name, *labels)
+
     def _at(self, labels: tuple[str, ...]) -> list[Instrument]:
         cells = self._cells.get(labels)
         if cells is None:
@@ -198,6 +209,8 @@ class ServiceMetrics:
         self._targets: dict[str, float] = {}
         self._block_bytes = 0
         self._groups: dict[int, str] = {}  # the window of each group of caches
+        self._adapters: frozenset[str] = frozenset()  # names that are served
+        self._max_loras = 0
 
     def describe(self, plan: EnginePlan) -> None:
         """Sets the figures that come from the plan. A later plan replaces an earlier one."""
@@ -209,11 +222,34 @@ class ServiceMetrics:
         planned = (group for device in plan.memory for group in device.kv_groups)
         self._groups = {each.group: "full" if each.window is None else str(each.window) for each in planned}
         self._block_bytes = sum(device.kv_bytes_per_block for device in plan.memory)
+        self._describe_adapters(plan.adapters)
         self._targets = dict(plan.slo)
         for target, bound in self._targets.items():
             figures["slo_target_seconds"].set(bound, target)
             for met in ("yes", "no"):
                 figures["slo_requests"].add(0, target, met)
+
+    def _describe_adapters(self, plan: AdaptersPlan | None) -> None:
+        served = () if plan is None else plan.served
+        self._max_loras = 0 if plan is None else plan.max_loras
+        self._adapters = frozenset(each.name for each in served)
+        self._figures["adapters_served"].set(len(self._adapters))
+        for name in OF_ADAPTERS:
+            self._figures[name].keep_only(self._adapters)
+
+    def adapters_found(self, reports: Mapping[str, AdapterReport]) -> None:
+        """Takes what the engine found of the adapters that it serves now."""
+        if self._has_engine:
+            self._figures["adapter_info"].clear()
+            for labels in info_labels(reports):
+                self._figures["adapter_info"].set(1, *labels)
+
+    def adapter_used(self, adapter: str, num_prompt_tokens: int, num_tokens: int) -> None:
+        """Counts a request with an adapter that has ended."""
+        if adapter in self._adapters:
+            self._figures["adapter_requests"].add(1, adapter)
+            self._figures["adapter_tokens"].add(num_prompt_tokens, adapter, "prompt")
+            self._figures["adapter_tokens"].add(num_tokens, adapter, "generation")
 
     @property
     def collector(self) -> CollectorRegistry:
@@ -241,6 +277,10 @@ class ServiceMetrics:
         figures["state_snapshots_kept"].set(stats.num_snapshots_kept)
         for name, value in _counters(stats).items():
             self._count(name, value)
+        if stats.adapters is not None:
+            figures["lora_requests_info"].clear()
+            figures["lora_requests_info"].set(time.time(), *request_labels(stats.adapters, self._max_loras))
+            self._count("adapter_slot_writes", stats.adapters.num_writes)
         self._steps.note(stats.step_sizes, stats.step_tokens)
         for (name, *labels), value in speculation_counts(stats.speculation).items():
             self._count(name, value, *labels)

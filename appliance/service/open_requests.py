@@ -78,7 +78,7 @@ class OpenRequests:
         sampling, num_prompt_tokens = request.sampling, len(request.prompt_token_ids)
         stops = StopStrings(request.text.stop) if request.text.stop else None
         sequences = [SequenceText(text, request, stops) for _ in range(sampling.n)]
-        record = RequestRecord(self._clock(), num_prompt_tokens, sampling.n, sampling.max_tokens)
+        record = RequestRecord(self._clock(), num_prompt_tokens, sampling.n, sampling.max_tokens, request.adapter)
         self._open[key] = _OpenRequest(group, sequences, record, sampling.n, first_index)
         group.keys.append(key)
         self._untimed[key] = group.meter

@@ -8,9 +8,12 @@ _ANSWERED = ("stop", "length")
 class RequestRecord:
     """The record of one request. Its inter-token time is a mean over the request, so that a token costs no work."""
 
-    __slots__ = ("_arrival", "_first", "_last", "_max_tokens", "_num_prompt_tokens", "_num_tokens")
+    __slots__ = ("_adapter", "_arrival", "_first", "_last", "_max_tokens", "_num_prompt_tokens", "_num_tokens")
 
-    def __init__(self, arrival: float, num_prompt_tokens: int, n: int, max_tokens: int) -> None:
+    def __init__(
+        self, arrival: float, num_prompt_tokens: int, n: int, max_tokens: int, adapter: str | None = None
+    ) -> None:
+        self._adapter = adapter
         self._arrival = arrival
         self._first: float | None = None
         self._last = arrival
@@ -33,6 +36,8 @@ class RequestRecord:
         if metrics is None:
             return
         metrics.finished(reason)
+        if self._adapter is not None:
+            metrics.adapter_used(self._adapter, self._num_prompt_tokens, sum(self._num_tokens))
         metrics.observe("request_seconds", now - self._arrival)
         metrics.observe("request_prompt_tokens", self._num_prompt_tokens)
         metrics.observe("request_generation_tokens", sum(self._num_tokens))

@@ -32,6 +32,7 @@ class TextRequest:
     priority: int = 0
     cache_salt: str | None = None
     adapter: str | None = None  # the name of a served adapter; None: the model alone
+    adapter_scale: float | None = None  # in place of the adapter's own
     second_segment: int | None = None  # where tokens of type 1 begin, in a model whose tokens have types
 
 

@@ -7,6 +7,7 @@ Every line has "time" (seconds since the epoch) and "event":
     boot       seconds, memory_bytes, num_blocks        what the engine measured (a BootReport), each time it is up
     state      state, reason, ready                     whenever the engine's state changes (see EngineState)
     ready      url, seconds                             the first time that requests are taken, after the start
+    adapters   adapters                                 those that are served now, as reports of the engine
     answer     id, ok, reason                           to a command from outside (see service.control)
     failed     reason                                   the server ends, or will not be ready again
     stopped                                             last, after an orderly end
@@ -21,6 +22,7 @@ from typing import Any, Final
 import msgspec
 
 from appliance.base.log import fields, logger
+from appliance.engine.adapter_messages import AdaptersServed
 from appliance.engine.messages import BootPhase, EngineEvent, Ready
 from appliance.service.health import EngineState, Health
 
@@ -71,6 +73,8 @@ def tell(status: StatusFile, event: EngineEvent | Health) -> None:
         status.write("phase", **msgspec.structs.asdict(event))
     elif isinstance(event, Ready):
         status.write("boot", **msgspec.msgpack.decode(event.report, type=dict[str, Any] | None) or {})
+    elif isinstance(event, AdaptersServed):
+        status.write("adapters", adapters=msgspec.to_builtins(event.adapters))
     elif isinstance(event, Health):
         status.write("state", state=event.state.value, reason=event.reason, ready=event.is_ready)
         if event.state is EngineState.FAILED:

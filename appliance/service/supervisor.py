@@ -7,7 +7,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
+from appliance.base.errors import ApplianceError
 from appliance.base.log import fields, logger
+from appliance.engine.adapter_messages import AdaptersServed
 from appliance.engine.messages import (
     BootPhase,
     EngineEvent,
@@ -82,7 +86,13 @@ class Supervisor:
         self._is_lasting = False  # a new start would fail like this one
         self._stopping = False
         self._num_starts = 0
+        self._num_plans = 0
         self._settled = asyncio.Event()  # ready, or given up
+
+    @property
+    def plan_path(self) -> Path:
+        """The plan with which the engine would start again."""
+        return self._paths.plan
 
     @property
     def endpoint(self) -> str:
@@ -100,6 +110,29 @@ class Supervisor:
             self._link.send(self._settings)
         self._heartbeat_timeout_s = plan.restart.heartbeat_timeout_s
         self._rule = RestartRule(plan.restart)
+
+    async def change_adapters(self, plan: EnginePlan) -> None:
+        """Makes the engine serve the adapters of this plan, and start with this plan again where it must.
+
+        Raises ApplianceError with the reason; then those before are served.
+        """
+        assert plan.adapters is not None, "there are places for adapters"
+        self._num_plans += 1
+        path = self._paths.sockets / f"plan-{self._num_plans}.json"
+        try:
+            path.write_bytes(msgspec.json.encode(plan))
+        except OSError as error:  # a start with the older plan would serve other adapters than were asked for
+            raise ApplianceError(
+                f"the plan for a new start of the engine cannot be written: {error.strerror}"
+            ) from error
+        try:
+            await self._client.change_adapters(plan.adapters.served)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        if self._paths.plan.parent == path.parent:
+            self._paths.plan.unlink(missing_ok=True)  # one that we wrote before
+        self._paths = EnginePaths(path, self._paths.sockets)
 
     async def settled(self) -> Health:
         """Waits until the engine is ready or given up for the first time."""
@@ -225,6 +258,9 @@ class Supervisor:
                 self._failure, self._is_lasting = event.error, event.is_lasting
                 self._close_to_requests(event.error)
                 self._client.fail_all(event.error)
+            case AdaptersServed():
+                self._client.on_event(event)
+                self._listener(event)
             case _:
                 self._client.on_event(event)
         self._signs.heard(now)

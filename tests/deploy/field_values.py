@@ -80,8 +80,11 @@ VALUES: dict[str, Other] = {
         ("max_loras", "3"), ("max_rank", "8"), ("dtype", "float32"), ("target_modules", "[q_proj]"),
         ("adapters[].name", "two"), ("adapters[].source", "./two"), ("adapters[].base_model_name", "parent"),
         ("adapters[].scale", "2.0"), ("adapters[].sha256", "0" * 64), ("adapters[].revision", "main"),
-        ("adapters[].rank", "9"), ("max_cpu_loras", "5"),
+        ("adapters[].rank", "9"), ("adapters[].pinned", "true"), ("max_cpu_loras", "5"),
+        ("allow_runtime_updating", "true"), ("allow_request_scale", "true"),
+        ("runtime_paths", "[./adapters]"), ("resolver_dir", "./adapters"),
     )},
+    "lora.resolver": Other("tests.server.resolvers.find", ("decoding.trust_plugins=true", *ADAPTED)),
     "scheduler.max_num_batched_tokens": Other("512"),
     "scheduler.max_long_partial_prefills": Other("2", ("scheduler.max_num_partial_prefills=2",)),
     "slo.shed_factor": Other("2", ("slo.ttft_p95=2s",)),
@@ -118,6 +121,7 @@ def adapter_facts(source: str) -> AdapterFacts:
 FETCHED = "how files are obtained; what they hold is in the plan"
 CHECKED = "a rule of the spec: it allows another field, which is planned"
 A_FILE = "what the file says is in the plan, which `test_classes_of_planned_values` has the class of"
+A_PLACE = "a path that is made whole before planning; see tests/plan/test_adapters.py"
 UNCHANGED: dict[str, str] = {
     "model.source": A_FILE,
     "model.tokenizer": A_FILE,
@@ -130,7 +134,8 @@ UNCHANGED: dict[str, str] = {
     "lora.adapters[].sha256": FETCHED,
     "lora.adapters[].revision": FETCHED,
     "lora.adapters[].rank": CHECKED,
-    "lora.max_cpu_loras": CHECKED,
+    "lora.runtime_paths": A_PLACE,
+    "lora.resolver_dir": A_PLACE,
     "loading.download_dir": FETCHED,
     "loading.offline": FETCHED,
     "loading.timeout": FETCHED,

@@ -1,15 +1,18 @@
 """The reconciler is pure: observation and plan in, actions with causes out."""
 
+import dataclasses
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from appliance.deploy.adapters import adapter_drift
 from appliance.deploy.process import ProcessId
 from appliance.deploy.reconcile import Observation, Readiness, Verb, changes, reconcile
 from appliance.deploy.state import CurrentState
+from appliance.engine.adapter_messages import AdapterReport
 from appliance.plan.hashes import with_hashes
-from appliance.plan.types import EnginePlan
+from appliance.plan.types import AdapterPlan, AdaptersPlan, EnginePlan
 from tests.engine.plans import scripted_plan
 
 CURRENT = CurrentState(
@@ -79,6 +82,40 @@ def test_a_live_change_is_a_reload(plan: EnginePlan) -> None:
     wanted = changed(changed(plan, "serving.limits", max_n=3), "model", served_names=("other",))
     [action] = reconcile(seen(Readiness.READY, plan), wanted)
     assert (action.verb, action.apply) == (Verb.RELOAD, "live")
+
+
+def adapted(plan: EnginePlan, **digests: str) -> EnginePlan:
+    served = tuple(
+        AdapterPlan(name=name, path=f"/{name}", sha256=digest, rank=4, num_modules=1)
+        for name, digest in digests.items()
+    )
+    adapters = AdaptersPlan(max_loras=2, max_rank=4, dtype="f32", num_modules=1, max_cpu_loras=3, served=served)
+    return with_hashes(msgspec.structs.replace(plan, adapters=adapters))
+
+
+def test_another_set_of_adapters_is_a_reload_that_names_each_by_its_digest(plan: EnginePlan) -> None:
+    old, new = adapted(plan, sql="a1", chat="b1"), adapted(plan, chat="b2", code="c1")
+    [action] = reconcile(seen(Readiness.READY, old), new)
+    assert (action.verb, action.apply) == (Verb.RELOAD, "adapters")
+    assert {(change.path, change.old, change.new) for change in action.changes} == {
+        ("adapters.served.sql", "a1", None),
+        ("adapters.served.chat.sha256", "b1", "b2"),
+        ("adapters.served.code", None, "c1"),
+    }
+    assert verbs(seen(Readiness.READY, plan), new) == [Verb.SWAP], "places for adapters are made at the start"
+
+
+def test_what_requests_have_loaded_is_taken_back(plan: EnginePlan) -> None:
+    planned, served = adapted(plan, sql="a1"), adapted(plan, sql="a1", code="c1").adapters
+    assert served is not None
+    reports = tuple(
+        AdapterReport(adapter=each, num_modules=1, effective_modules=1, is_verified=True) for each in served.served
+    )
+    found = Observation(readiness=Readiness.READY, current=CURRENT, plan=planned, adapters=reports)
+    [action] = reconcile(found, planned)
+    assert (action.verb, action.cause) == (Verb.RELOAD, 'changed adapters.served.code: "c1" -> null')
+    assert list(adapter_drift(planned, reports)) == [("code", "not served", "sha256:c1")]
+    assert verbs(dataclasses.replace(found, adapters=reports[:1]), planned) == [Verb.KEEP]
 
 
 def test_the_costliest_change_decides(plan: EnginePlan) -> None:

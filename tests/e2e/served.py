@@ -16,6 +16,13 @@ from tests.server.harness import BOS, EOS, FIRST_BYTE, TEMPLATE, Server, byte_to
 NAME = "random"
 CONTEXT = 4096
 _HIDDEN, _INNER, _HEADS, _KV_HEADS, _HEAD_DIM = 64, 96, 4, 2, 16
+_QUERY, _KEY = _HEADS * _HEAD_DIM, _KV_HEADS * _HEAD_DIM
+_SHAPES = {
+    "self_attn.q_proj": (_QUERY, _HIDDEN), "self_attn.k_proj": (_KEY, _HIDDEN), "self_attn.v_proj": (_KEY, _HIDDEN),
+    "self_attn.o_proj": (_HIDDEN, _QUERY), "mlp.gate_proj": (_INNER, _HIDDEN), "mlp.up_proj": (_INNER, _HIDDEN),
+    "mlp.down_proj": (_HIDDEN, _INNER),
+}  # fmt: skip
+NUM_ADAPTED = 2 * len(_SHAPES)  # modules of an adapter, which is for all linear maps of both layers
 _SPEC = """\
 api_version: appliance/v1
 kind: Deployment
@@ -58,19 +65,30 @@ def _weights(vocab_size: int, num_layers: int) -> dict[str, np.ndarray]:
         "model.norm.weight": np.ones(_HIDDEN, np.float32),
         "lm_head.weight": head,
     }
-    query, key = _HEADS * _HEAD_DIM, _KV_HEADS * _HEAD_DIM
-    shapes = {
-        "self_attn.q_proj": (query, _HIDDEN), "self_attn.k_proj": (key, _HIDDEN), "self_attn.v_proj": (key, _HIDDEN),
-        "self_attn.o_proj": (_HIDDEN, query), "mlp.gate_proj": (_INNER, _HIDDEN), "mlp.up_proj": (_INNER, _HIDDEN),
-        "mlp.down_proj": (_HIDDEN, _INNER),
-    }  # fmt: skip
     for layer in range(num_layers):
         prefix = f"model.layers.{layer}."
-        for name, (rows, columns) in shapes.items():
+        for name, (rows, columns) in _SHAPES.items():
             weights[f"{prefix}{name}.weight"] = matrix(rows, columns, 1.5 * columns**-0.5)
         for name in ("input_layernorm", "post_attention_layernorm"):
             weights[f"{prefix}{name}.weight"] = np.ones(_HIDDEN, np.float32)
     return weights
+
+
+def make_random_adapter(folder: Path, seed: int, rank: int = 4, strength: float = 0.3) -> None:
+    """A LoRA adapter of the random model of two layers, as peft saves it, that changes all that it writes.
+    strength: of lora_B; 0 leaves the model as it is."""
+    generator = np.random.default_rng(seed)
+    tensors = {}
+    for layer in range(2):
+        for name, (rows, columns) in _SHAPES.items():
+            stem = f"base_model.model.model.layers.{layer}.{name}"
+            for part, shape, scale in (("A", (rank, columns), 0.3), ("B", (rows, rank), strength)):
+                values = generator.standard_normal(shape) * scale
+                tensors[f"{stem}.lora_{part}.weight"] = values.astype(np.float32)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    config = {"peft_type": "LORA", "r": rank, "lora_alpha": 2 * rank, "bias": "none", "target_modules": "all-linear"}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
 
 
 @contextmanager

@@ -1,6 +1,5 @@
-"""Adapters that an engine keeps: their files are those of the plan, and one that adds nothing is told."""
+"""Adapters that an engine keeps: their files are those of the plan, and what is not needed is forgotten."""
 
-import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -43,13 +42,24 @@ def test_other_files_than_planned_are_refused(tmp_path: Path) -> None:
         AdapterStore(PLACES, "f32").load(plan)
 
 
-def test_an_adapter_that_adds_nothing_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_modules_to_which_an_adapter_adds_nothing_are_not_effective(tmp_path: Path) -> None:
     make_adapter(Model(), tmp_path)
-    store = AdapterStore(PLACES, "f32")
-    with caplog.at_level(logging.WARNING):
-        store.load(planned(tmp_path))
-        assert not caplog.records
-        rewrite(tmp_path, torch.zeros_like)
-        store.load(planned(tmp_path))
-    assert [record.getMessage() for record in caplog.records] == ["an adapter adds nothing: its matrices are zero"]
+    store, whole = AdapterStore(PLACES, "f32"), planned(tmp_path)
+    store.load(whole)
+    rewrite(tmp_path, torch.zeros_like)
+    store.load(planned(tmp_path))
+    assert [store.kept(each.sha256).effective_modules for each in (whole, planned(tmp_path))] == [1, 0]
     assert not np.any(store.maps(planned(tmp_path).sha256)["w"].up)
+
+
+def test_what_is_not_needed_is_forgotten_with_its_bytes(tmp_path: Path) -> None:
+    make_adapter(Model(), tmp_path)
+    store, first = AdapterStore(PLACES, "f32"), planned(tmp_path)
+    store.load(first)
+    one = store.size_bytes
+    rewrite(tmp_path, lambda each: each * 2)
+    second = planned(tmp_path)
+    store.load(second)
+    assert store.size_bytes == 2 * one > 0
+    store.keep_only({second.sha256})
+    assert (first.sha256 in store, second.sha256 in store, store.size_bytes) == (False, True, one)

@@ -4,6 +4,7 @@ from appliance.service.metrics import METRICS
 
 # Of the versions that the dashboards in use were made for; counters with their _total.
 OFFERED = {
+    "lora_requests_info",
     "num_requests_running", "num_requests_waiting", "gpu_cache_usage_perc", "kv_cache_usage_perc",
     "num_preemptions_total", "prompt_tokens_total", "generation_tokens_total", "prefix_cache_queries_total",
     "prefix_cache_hits_total", "time_to_first_token_seconds", "time_per_output_token_seconds",
@@ -25,7 +26,6 @@ NOT_OFFERED = {
     "time_in_queue_requests": "request_queue_time_seconds under another name; it was deprecated",
     "model_forward_time_milliseconds": "the profiler has it, operator by operator; it was deprecated",
     "model_execute_time_milliseconds": "the profiler has it, operator by operator; it was deprecated",
-    "lora_requests_info": "adapters are not in this version",
     "spec_decode_draft_acceptance_rate": "replaced by counters, of which the rate can be had over any time",
     "spec_decode_efficiency": "replaced by counters, of which the rate can be had over any time",
     "spec_decode_num_emitted_tokens_total": "accepted tokens and drafts, as each draft is followed by one more token",

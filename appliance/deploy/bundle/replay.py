@@ -61,8 +61,12 @@ def replay(path: Path, overrides: Sequence[str] = ()) -> Replayed:
         manifest.files,
         overrides,
     )
-    same = (then.engine_sha256, then.serving_sha256) == (now.engine_sha256, now.serving_sha256)
+    same = _hashes(then) == _hashes(now)
     return Replayed(manifest, now, tuple(changes(then, now)), same)
+
+
+def _hashes(plan: EnginePlan) -> tuple[str, str, str]:
+    return plan.engine_sha256, plan.adapters_sha256, plan.serving_sha256
 
 
 def _part(path: Path, members: dict[str, str], name: str, kind: type[T]) -> T:

@@ -21,7 +21,7 @@ _OURS: Final = frozenset({
     "mirrors", "sha256", "offline", "timeout", "keep_packed", "packed_dir", "packed_size", "profile", "lock",
     "num_threads", "kernel_set", "disabled_kernels", "quantize_activations", "screen_logits", "max_waiting", "apis",
     "allowed_hosts", "keep_alive", "enable_page", "keys_file", "isolate_caches", "allow_public_without_keys",
-    "trust_plugins", "cache_dir", "prefault",
+    "trust_plugins", "cache_dir", "prefault", "runtime_paths", "resolver", "resolver_dir", "allow_request_scale",
 })  # fmt: skip
 _OLD_SWITCHES: Final = frozenset({
     "enable_lora", "enable_prompt_adapter", "disable_log_requests", "enable_reasoning", "use_v2_block_manager",

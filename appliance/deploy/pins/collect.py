@@ -67,6 +67,8 @@ def _planned(plan: EnginePlan) -> dict[str, str]:
     digests = {name: sha256_json(value) for name, value in values.items()}
     if plan.model.chat_template is not None:
         digests["chat_template"] = sha256_hex(plan.model.chat_template.encode())
+    for adapter in plan.adapters.served if plan.adapters is not None else ():
+        digests[f"adapters/{adapter.name}"] = sha256_json([adapter.sha256, adapter.scale])
     return digests
 
 

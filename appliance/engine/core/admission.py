@@ -81,7 +81,7 @@ class Admission:
         """Returns whether there is no slot for the sequence's adapter; or `first_without`, which waits for one before
         it, has been passed often."""
         adapter = sequence.request.adapter
-        if adapter is None:
+        if adapter is None or sequence.request.is_check:
             return False
         is_due = first_without is not None and first_without.num_passed >= MOST_PASSED
         return is_due or not self._books.adapters.can_take(adapter)

@@ -3,6 +3,7 @@
 import heapq
 from bisect import insort
 from collections import Counter
+from collections.abc import Iterable
 
 from appliance.engine.core.adapter_slots import AdapterSlots
 from appliance.engine.core.config import SchedulerConfig
@@ -47,6 +48,7 @@ class Books:
     def open(self, request: Request) -> None:
         self.requests[request.key] = request
         for sequence in request.sequences:
+            self.adapters.count_waiting(request.adapter, 1)
             self.wait(sequence)
 
     def head(self) -> Sequence | None:
@@ -69,7 +71,9 @@ class Books:
     def take_row(self, sequence: Sequence) -> None:
         """Gives a free row, and the slot of its adapter, to a sequence that left the queue, and makes it run."""
         sequence.row = self.free_rows.pop()
-        sequence.adapter_slot = self.adapters.take(sequence.request.adapter)
+        request = sequence.request
+        self.adapters.count_waiting(request.adapter, -1)
+        sequence.adapter_slot = self.adapters.take(request.adapter, is_check=request.is_check)
         sequence.status = Status.RUNNING
         self.by_row[sequence.row] = sequence
         insort(self.running, sequence, key=lambda other: other.key)
@@ -80,6 +84,7 @@ class Books:
         self.kv.release(sequence)
         sequence.prompt_logprobs = [None]
         self.num_preemptions += 1
+        self.adapters.count_waiting(sequence.request.adapter, 1)
         self.wait(sequence)
 
     def finish(self, sequence: Sequence, *, trusted: bool = True) -> None:
@@ -92,6 +97,7 @@ class Books:
             self.kv.release(sequence, trusted=trusted)
         else:
             self._count_waiting(sequence, -1)
+            self.adapters.count_waiting(sequence.request.adapter, -1)
         sequence.status = Status.FINISHED
         request = sequence.request
         if all(other.status is Status.FINISHED for other in request.sequences):
@@ -117,8 +123,9 @@ class Books:
         assert not any(s.tables for s in every if s.status is not Status.RUNNING), "blocks without a row"
         assert all(len(table) == s.num_blocks for s in running for table in s.tables), "tables differ in length"
         assert all(self.kv.missing(s, s.num_computed) == 0 for s in running), "a table is short"
-        adapters = (sequence.request.adapter for sequence in running)
-        self.adapters.check_invariants(Counter(each.sha256 for each in adapters if each is not None))
+        checked = [sequence for sequence in running if sequence.request.is_check]
+        assert len(checked) <= 1, "two checks of adapters run"
+        self.adapters.check_invariants(_digests(s for s in running if s not in checked), _digests(waiting))
         self.kv.pool.check_invariants(held for sequence in running for held in self.kv.held(sequence))
         if self.kv.snapshots is not None:
             self.kv.snapshots.check_invariants()
@@ -135,10 +142,16 @@ class Books:
         self._freed_rows.append(sequence.row)
         self.running.remove(sequence)
         sequence.row = -1
-        self.adapters.release(sequence.request.adapter)
+        self.adapters.release(sequence.request.adapter, is_check=sequence.request.is_check)
         sequence.adapter_slot, sequence.num_passed = -1, 0
         sequence.has_run_prompt = False
         sequence.proposals, sequence.draft, sequence.num_read = [], None, 0
+
+
+def _digests(sequences: Iterable[Sequence]) -> Counter[str]:
+    """Returns how many of the sequences have each adapter, by digest."""
+    adapters = (sequence.request.adapter for sequence in sequences)
+    return Counter(each.sha256 for each in adapters if each is not None)
 
 
 def _snapshots(config: SchedulerConfig) -> Snapshots | None:

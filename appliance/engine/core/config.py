@@ -40,7 +40,7 @@ class SchedulerConfig:
     expected_output: int = 128  # tokens of an answer, before the first answer has finished
     speculation: SpeculationCaps | None = None  # max_num_sampled beyond max_num_seqs is then for drafts
     expert_reads: ExpertReads | None = None  # of a model with experts, to presume what drafts cost
-    max_loras: int = 0  # slots of adapters
+    max_loras: int = 0  # adapters of the sequences that run
     seed: int = 0
 
     def __post_init__(self) -> None:

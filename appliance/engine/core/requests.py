@@ -1,5 +1,6 @@
 """Makes a request's sequences, or a refusal that names what is wrong with the request."""
 
+import math
 from random import Random
 
 from appliance.engine.core.adapter_slots import ServedAdapter
@@ -57,6 +58,15 @@ class RequestFactory:
                     max_sequence_len=self._config.max_sequence_len,
                 )
             )
+        return request
+
+    def create_check(self, client: bytes, message: GenerateRequest, adapter: ServedAdapter | None) -> Request:
+        """Makes the request of a check of an adapter, which runs before every other one."""
+        request = Request(client, message, None, adapter)
+        request.is_check = True
+        key, order, self._next_order = (-math.inf,), self._next_order, self._next_order + 1
+        most = self._config.max_sequence_len
+        request.sequences.append(Sequence(request, 0, order=order, key=key, seed=0, max_sequence_len=most))
         return request
 
     def _check(self, message: GenerateRequest) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import msgspec
 
-from appliance.engine.core.adapter_slots import AdapterSlots
+from appliance.engine.core.adapter_slots import AdapterSlots, ServedAdapter
 from appliance.engine.core.books import Books
 from appliance.engine.core.building import StepBuilder
 from appliance.engine.core.config import SchedulerConfig
@@ -65,10 +65,17 @@ class Scheduler:
         waiting = books.num_waiting - len(books.free_rows)  # the next step may start one for each free row
         if limit is not None and waiting >= limit:
             raise Refusal(ErrorKind.OVERLOADED, None, f"{waiting} sequences wait; the limit is {limit}")
-        request = self._factory.create(client, message, grammar, books.adapters.find(message.adapter))
+        request = self._factory.create(
+            client, message, grammar, books.adapters.find(message.adapter, message.adapter_scale)
+        )
         request.queued_at = self._clock()
         books.open(request)
         self._counters.prompt_tokens += len(message.prompt_token_ids)
+
+    def add_check(self, client: bytes, message: GenerateRequest, adapter: ServedAdapter | None) -> None:
+        """Opens a request that checks an adapter, or gives what the model says alone. No limit holds it back, and it
+        starts before all others. At most one is open at a time."""
+        self._books.open(self._factory.create_check(client, message, adapter))
 
     def abort(self, keys: Iterable[RequestKey], index: int | None = None) -> Outputs:
         """Ends requests between steps, or only sequence `index` of each. Unknown keys are ignored."""
@@ -179,6 +186,7 @@ class Scheduler:
             step_sizes=tuple(counters.step_sizes),
             prompt_tokens_per_s=self._planner.prompt_rate(),
             speculation=None if self._speculation is None else self._speculation.stats(),
+            adapters=self.adapters.stats() if self.adapters.num_slots else None,
         )
 
     def check_invariants(self) -> None:

@@ -23,7 +23,9 @@ class Status(enum.Enum):
 class Request:
     """A request and its `n` sequences. The first is the leader, whose prompt blocks the others share."""
 
-    __slots__ = ("adapter", "client", "first_token_at", "grammar", "message", "queued_at", "sequences", "started_at")
+    __slots__ = (
+        "adapter", "client", "first_token_at", "grammar", "is_check", "message", "queued_at", "sequences", "started_at",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -33,6 +35,7 @@ class Request:
         adapter: ServedAdapter | None = None,
     ) -> None:
         self.adapter = adapter
+        self.is_check = False  # of an adapter, with one token: see AdapterChecks
         self.client = client
         self.message = message
         self.grammar = grammar

@@ -48,7 +48,7 @@ class AdapterMemory:
     def put(self, slot: int, maps: Mapping[str, LowRankMap]) -> None:
         """Writes an adapter into a slot. Raises BindError before anything is written."""
         self._check(slot, maps)
-        self.drop(slot)
+        self._unlink(slot)
         offset = slot * self._slot_bytes
         for place, table, ranks in zip(self._places, self._tables, self._ranks, strict=True):
             own = [maps.get(part) for part in place.parts]
@@ -56,7 +56,12 @@ class AdapterMemory:
             offset += place_bytes(place, self._dtype)
 
     def drop(self, slot: int) -> None:
-        """Empties a slot. Raises BindError if there is no such slot."""
+        """Empties a slot; its memory is not resident then, but for pages that it shares with its neighbours. Raises
+        BindError if there is no such slot."""
+        self._unlink(slot)
+        self._memory.release(slot * self._slot_bytes, self._slot_bytes)
+
+    def _unlink(self, slot: int) -> None:
         if not 0 <= slot < self.num_slots:
             raise BindError(f"there is no slot {slot} for adapters; there are {self.num_slots}")
         for table in self._tables:

@@ -25,6 +25,13 @@ class MappedMemory:
         with contextlib.suppress(OSError):
             self._map.madvise(MADV_POPULATE_WRITE, first, offset + size_bytes - first)
 
+    def release(self, offset: int, size_bytes: int) -> None:
+        """Gives the whole pages of a range back to the system; they are zero when they are touched again."""
+        first = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
+        size = (offset + size_bytes) // mmap.PAGESIZE * mmap.PAGESIZE - first
+        if size > 0:
+            self._map.madvise(mmap.MADV_DONTNEED, first, size)
+
     def floats(self, offset: int, count: int) -> np.ndarray:
         """Returns a view of `count` f32 numbers that keeps the mapping alive."""
         return self.numbers(offset, count, np.dtype(np.float32))

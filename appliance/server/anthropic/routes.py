@@ -26,7 +26,7 @@ _PROMPT = json_decoder(PromptFields)
 async def create_message(state: ServerState, request: Request) -> Response:
     state.client.check_admission()
     fields = await read_fields(state.plan.serving, request, _MESSAGES)
-    _check(state, fields)
+    await _check(state, fields)
     if fields.max_tokens < 1:
         raise invalid("max_tokens", f"max_tokens is {fields.max_tokens}; it must be at least 1", "invalid_value")
     prompt = await _edited(state, fields)
@@ -44,7 +44,7 @@ async def create_message(state: ServerState, request: Request) -> Response:
 async def count_tokens(state: ServerState, request: Request) -> Response:
     """Counts the tokens that the prompt of the same message would have, template included."""
     fields = await read_fields(state.plan.serving, request, _PROMPT)
-    _check(state, fields)
+    await _check(state, fields)
     prompt = await _edited(state, fields)
     body: dict[str, Any] = {"input_tokens": await _num_tokens(state, prompt.fields)}
     if fields.context_management is not None:
@@ -53,8 +53,8 @@ async def count_tokens(state: ServerState, request: Request) -> Response:
     return Response(orjson.dumps(body), media_type="application/json")
 
 
-def _check(state: ServerState, fields: PromptFields) -> None:
-    state.check_model(fields.model)
+async def _check(state: ServerState, fields: PromptFields) -> None:
+    await state.find_model(fields.model)
     refuse_unbuilt(fields)
     if (
         state.plan.serving.parsers.reasoning is None

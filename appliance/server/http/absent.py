@@ -6,7 +6,6 @@ from appliance.server.http.routes import ROUTES, path_pattern
 
 _AUDIO = "models that hear or speak are not in this version"
 _SLEEP = "the engine of this version does not sleep; `appliance down` and `apply` free the machine"
-_ADAPTERS = "adapters are not changed by requests: list them in the spec and apply it"
 _REMOTE = "nothing of the engine can be called from outside"
 _REASONS: dict[str, str] = {
     "/embeddings|/embed": "the paths are /v1/embeddings and /v2/embed",
@@ -17,7 +16,6 @@ _REASONS: dict[str, str] = {
         "of what is stored there are responses, files and batches here"
     ),
     "/sleep|/wake_up|/is_sleeping": _SLEEP,
-    "/v1/(un)?load_lora_adapter": _ADAPTERS,
     "/collective_rpc|/server_info|/reset_(prefix|mm)_cache": _REMOTE,
     "/get_tokenizer_info": "the path is /tokenizer_info, where the spec enables it",
     "/redoc": "the reference is at /docs",
@@ -27,9 +25,15 @@ _ABSENT = tuple((re.compile(pattern), reason) for pattern, reason in _REASONS.it
 _SWITCHED = tuple((path_pattern(route.path), route.methods) for route in ROUTES)
 
 
+def _switch(path: str) -> str:
+    """Returns the fields of the spec that decide whether a path is served."""
+    is_of_adapters = path.endswith("load_lora_adapter")
+    return "lora.allow_runtime_updating" if is_of_adapters else "endpoints.apis, endpoints.http"
+
+
 def reason_for_absence(method: str, path: str) -> str | None:
     """Returns why a known path is not served here; None for an unknown path."""
     method = "GET" if method == "HEAD" else method
     if any(method in methods and pattern.fullmatch(path) for pattern, methods in _SWITCHED):
-        return "it is switched off here (endpoints.apis, endpoints.http)"
+        return f"it is switched off here ({_switch(path)})"
     return next((reason for pattern, reason in _ABSENT if pattern.fullmatch(path)), None)

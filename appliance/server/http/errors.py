@@ -38,9 +38,15 @@ _ANTHROPIC_TYPES: dict[int, str] = {
 }
 _STATUS: dict[ErrorKind, int] = {
     ErrorKind.INVALID: 400,
+    ErrorKind.NOT_FOUND: 404,
     ErrorKind.OVERLOADED: 429,
     ErrorKind.UNAVAILABLE: 503,
     ErrorKind.INTERNAL: 500,
+}
+_CODES: dict[ErrorKind, str] = {
+    ErrorKind.NOT_FOUND: "model_not_found",
+    ErrorKind.OVERLOADED: "overloaded",
+    ErrorKind.UNAVAILABLE: "unavailable",
 }
 _RETRIED = frozenset({429, 503})
 
@@ -94,6 +100,6 @@ def internal_error() -> ApiError:
 def as_api_error(error: RequestFailedError | InvalidSamplingError) -> ApiError:
     if isinstance(error, InvalidSamplingError):
         return invalid(error.field, str(error), "invalid_value")
-    code = error.code or {ErrorKind.OVERLOADED: "overloaded", ErrorKind.UNAVAILABLE: "unavailable"}.get(error.kind)
+    code = error.code or _CODES.get(error.kind)
     headers = {"Retry-After": str(error.retry_after_s)} if error.retry_after_s is not None else None
     return ApiError(_STATUS[error.kind], str(error), param=error.field, code=code, headers=headers)

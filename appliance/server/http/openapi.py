@@ -8,6 +8,7 @@ import msgspec
 import orjson
 
 from appliance import __version__
+from appliance.server.adapters.routes import LoadAdapterFields, UnloadAdapterFields
 from appliance.server.anthropic.fields import MessagesFields, PromptFields
 from appliance.server.batches.routes import BatchFields
 from appliance.server.http.openapi_answers import (
@@ -59,6 +60,8 @@ BODIES: dict[str, type[msgspec.Struct]] = {
     "/v1/responses/input_tokens": ResponsesFields,
     "/v1/messages": MessagesFields,
     "/v1/messages/count_tokens": PromptFields,
+    "/v1/load_lora_adapter": LoadAdapterFields,
+    "/v1/unload_lora_adapter": UnloadAdapterFields,
     "/tokenize": TokenizeFields,
     "/detokenize": DetokenizeFields,
 }

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from appliance.plan.serving_types import RoutesPlan
+from appliance.server.adapters import routes as adapter_routes
 from appliance.server.admin import debug, health, pages
 from appliance.server.anthropic import routes as anthropic_routes
 from appliance.server.batches import files
@@ -49,6 +50,10 @@ _openai, _anthropic, _debug = _api("openai"), _api("anthropic"), _api("debug")
 
 def _lists_models(plan: RoutesPlan) -> bool:
     return _openai(plan) or _anthropic(plan)
+
+
+def _runtime_adapters(plan: RoutesPlan) -> bool:
+    return plan.runtime_adapters
 
 
 def _page(plan: RoutesPlan) -> bool:
@@ -119,6 +124,9 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "/v1/messages/count_tokens", ("POST",), "key", "live", anthropic_routes.count_tokens, _anthropic, "anthropic"
     ),
+    Route("/lora-adapters", ("GET",), "key", "live", adapter_routes.list_adapters, _openai),
+    Route("/v1/load_lora_adapter", ("POST",), "key", "live", adapter_routes.load_adapter, _runtime_adapters),
+    Route("/v1/unload_lora_adapter", ("POST",), "key", "live", adapter_routes.unload_adapter, _runtime_adapters),
     Route("/tokenize", ("POST",), "key", "live", token_routes.tokenize),
     Route("/detokenize", ("POST",), "key", "live", token_routes.detokenize),
     Route("/tokenizer_info", ("GET",), "key", "live", info.tokenizer_info, lambda plan: plan.tokenizer_info),

@@ -1,5 +1,6 @@
 """POST /v1/completions."""
 
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -7,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from appliance.engine.messages import Constraint
+from appliance.server.adapters.choice import choose_adapter
 from appliance.server.http.bodies import json_decoder, read_fields
 from appliance.server.http.errors import ApiError, invalid
 from appliance.server.output.answers import EventWriter, Head, Tally, UsageRule, openai_failure
@@ -28,13 +30,16 @@ _DECODER = json_decoder(CompletionFields)
 async def create_completion(state: ServerState, request: Request) -> Response:
     state.client.check_admission()
     fields = await read_fields(state.plan.serving, request, _DECODER)
-    state.check_model(fields.model)
+    await state.find_model(fields.model)
     refuse_unbuilt(fields)
     search = Search.of(state.plan, fields)
     prompts = await state.prompts.completion(fields)
     request_id = request_id_of(request, state.plan.serving.http, fields)
     constraint = constraint_of(fields, state.plan.serving.structured)
-    requests = [_text_request(state, fields, request_id, token_ids, constraint) for _, token_ids in prompts]
+    chosen = await choose_adapter(state, fields)
+    requests = [
+        replace(_text_request(state, fields, request_id, token_ids, constraint), **chosen) for _, token_ids in prompts
+    ]
     if (asked := len(requests) * search.width) > MAX_SEQUENCES:
         message = f"prompts times n are {asked} sequences; {MAX_SEQUENCES} are allowed in one request"
         raise invalid("n", message, "invalid_value")
@@ -68,7 +73,6 @@ def _text_request(
         text=text_options(fields),
         priority=rules.check_priority(fields),
         cache_salt=fields.cache_salt,
-        adapter=state.adapter_of(fields.model),
     )
 
 

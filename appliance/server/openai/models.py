@@ -9,7 +9,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from appliance.plan.types import EnginePlan, PoolingPlan
+from appliance.plan.types import PoolingPlan
 from appliance.server.http.callers import CALLER
 from appliance.server.state import ServerState
 
@@ -20,7 +20,7 @@ async def list_models(state: ServerState, request: Request) -> Response:
     """Lists the models that the caller may use."""
     caller = CALLER.get()
     names = [name for name in state.names if caller is None or caller.may_use(name)]
-    cards = [_card(state.plan, state.created, name, request.headers) for name in names]
+    cards = [_card(state, name, request.headers) for name in names]
     if _ANTHROPIC in request.headers:
         first, last = (names[0], names[-1]) if names else (None, None)
         return _json({"data": cards, "has_more": False, "first_id": first, "last_id": last})
@@ -30,10 +30,11 @@ async def list_models(state: ServerState, request: Request) -> Response:
 async def get_model(state: ServerState, request: Request) -> Response:
     name = unquote(request.path_params["model"])
     state.check_model(name)
-    return _json(_card(state.plan, state.created, name, request.headers))
+    return _json(_card(state, name, request.headers))
 
 
-def _card(plan: EnginePlan, created_s: int, name: str, headers: Mapping[str, str]) -> dict[str, Any]:
+def _card(state: ServerState, name: str, headers: Mapping[str, str]) -> dict[str, Any]:
+    plan, created_s = state.plan, state.created
     model = plan.model
     length = model.max_model_len
     adapter = None if plan.adapters is None else plan.adapters.named(name)
@@ -50,8 +51,21 @@ def _card(plan: EnginePlan, created_s: int, name: str, headers: Mapping[str, str
         "parent": None if adapter is None else adapter.parent or model.served_names[0],
         "max_model_len": length,
         "task": model.task,
+        **_found(state, name),
         **({"weights": "random"} if model.format == "dummy" else {}),
         **({} if model.pooling is None else {"pooling": _pooling(model.pooling)}),
+    }
+
+
+def _found(state: ServerState, name: str) -> dict[str, Any]:
+    """What the engine found of an adapter."""
+    report = state.client.adapters.get(name)
+    if report is None:
+        return {}
+    return {
+        "effective_modules": f"{report.effective_modules}/{report.num_modules}",
+        "verified": report.is_verified,
+        "sha256": report.adapter.sha256,
     }
 
 

@@ -47,7 +47,7 @@ async def score_items(state: ServerState, request: Request) -> Response:
     """The score is the first label's probability: among the labels, or among all tokens without apply_softmax."""
     state.client.check_admission()
     fields = await read_fields(state.plan.serving, request, _DECODER)
-    state.check_model(fields.model)
+    await state.find_model(fields.model)
     _check(state.plan.model, fields)
     prompts = [await _prompt(state, fields, item) for item in fields.items]
     request_id = new_request_id(request, state.plan.serving.http, fields.request_id)

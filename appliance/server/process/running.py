@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -21,6 +21,7 @@ from appliance.server.http.certificates import Certificates, load_certificates
 from appliance.server.http.protocol import Bounds, bounded_protocol
 from appliance.server.process.live import LiveApp
 from appliance.server.state import ServerState, with_plan
+from appliance.service.adapter_sets import AdapterChange, AdapterSetError, changed_set
 from appliance.service.client import AdmissionLimits
 
 _LOOK_EVERY_S = 0.05  # while draining
@@ -31,6 +32,9 @@ class EngineKeeper(Protocol):
     """Whoever starts and watches the engine, or speaks for who does."""
 
     def use_plan(self, plan: EnginePlan) -> None: ...
+
+    async def change_adapters(self, plan: EnginePlan) -> None:
+        """Makes the engine serve the adapters of a plan. Raises ApplianceError; then those before are served."""
 
     def drain(self) -> None:
         """No new requests from now on; open ones go on."""
@@ -53,17 +57,46 @@ class RunningServer:
         self._server = server
         self._app = app
         self._certificates = certificates
+        state.open.change_adapters = self.change_adapters
         self._ending: asyncio.Task[None] | None = None
+        self._changing = asyncio.Lock()  # one change of the plan at a time
 
     async def reload(self, path: Path) -> None:
-        """`use_plan` of the plan at `path`. Raises OSError, msgspec.DecodeError as well."""
-        self.use_plan(msgspec.json.decode(path.read_bytes(), type=EnginePlan))
+        """`change_to` the plan at `path`. Raises OSError, msgspec.DecodeError as well."""
+        await self.change_to(lambda plan: msgspec.json.decode(path.read_bytes(), type=EnginePlan))
+
+    async def change_to(self, changed: Callable[[EnginePlan], EnginePlan]) -> None:
+        """Answers new requests by the plan that `changed` makes of the present one. Where it has other adapters, the
+        engine serves them first. Raises ApplianceError when that takes more than this engine can, or fails, and what
+        `changed` raises; then the present plan holds."""
+        async with self._changing:
+            old = self.state.plan
+            plan = changed(old)
+            check_same_engine(old, plan)
+            is_other = plan.adapters_sha256 != old.adapters_sha256
+            if is_other:
+                await self._supervisor.change_adapters(plan)
+            try:
+                self.use_plan(plan)
+            except BaseException:
+                if is_other:
+                    await self._supervisor.change_adapters(old)
+                raise
+
+    async def change_adapters(self, change: AdapterChange) -> None:
+        """Changes the set of adapters as a request asks. Raises AdapterSetError."""
+        try:
+            await self.change_to(lambda plan: changed_set(plan, change))
+        except AdapterSetError:
+            raise
+        except ApplianceError as error:
+            raise AdapterSetError("refused", str(error), hint=error.hint) from error
 
     def use_plan(self, plan: EnginePlan) -> None:
-        """Answers new requests by this plan. Raises ApplianceError when it needs more than a live change."""
+        """Answers new requests by this plan, whose adapters the engine serves already. Raises ApplianceError when it
+        needs more than a live change."""
         old = self.state
-        if plan.engine_sha256 != old.plan.engine_sha256:
-            raise ApplianceError("the plan is for another engine, which needs a new server")
+        check_same_engine(old.plan, plan)
         tls = plan.serving.listen.tls
         loaded = load_certificates(tls) if tls is not None and self._certificates is not None else None
         policy = old.client.policy
@@ -75,6 +108,7 @@ class RunningServer:
             old.client.policy = policy  # with_plan has set another
             raise
         self.state = new
+        new.open.plan = plan
         self._supervisor.use_plan(plan)
         old.client.use_limits(AdmissionLimits.of(plan.scheduler))
         if self._certificates is not None and loaded is not None:
@@ -123,6 +157,12 @@ class RunningServer:
         """Fails what is open, and ends."""
         self.state.client.fail_all("the server is shutting down")
         self._server.should_exit = True
+
+
+def check_same_engine(old: EnginePlan, new: EnginePlan) -> None:
+    """Raises ApplianceError for a plan that the running engine cannot follow."""
+    if new.engine_sha256 != old.engine_sha256:
+        raise ApplianceError("the plan is for another engine, which needs a new server")
 
 
 class QuietServer(uvicorn.Server):

@@ -40,6 +40,15 @@ class LogitsProcessor(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     kwargs: dict[str, Any] | None = None
 
 
+class LoraChoice(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """An adapter by its name, or by its place in GET /lora-adapters, and how strong it is: 0 is the model alone. None
+    is the adapter's own scale."""
+
+    name: str | None = None
+    id: int | None = None
+    scale: float | None = None
+
+
 class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Fields of sampling and of stopping, the same in every OpenAI-like body."""
 
@@ -71,6 +80,7 @@ class GenerationFields(SamplingFields, kw_only=True, forbid_unknown_fields=True)
     """Fields that completions and chat completions share."""
 
     model: str | None = None
+    lora: list[LoraChoice] | None = None
     truncate_prompt_tokens: int | None = None
     return_tokens_as_token_ids: bool | None = None
     priority: int | None = None

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from appliance.engine.messages import SamplingParams
+from appliance.server.adapters.choice import choose_adapter
 from appliance.server.http.errors import ApiError, invalid
 from appliance.server.output.message import MessageReader
 from appliance.server.output.parsing import OutputReading
@@ -32,7 +33,7 @@ class ChatTurn:
 
 async def prepare_turn(state: ServerState, fields: ChatFields, request_id: str) -> ChatTurn:
     """Raises ApiError 400 or 404 naming the field of ChatFields that is to blame."""
-    state.check_model(fields.model)
+    await state.find_model(fields.model)
     refuse_unbuilt(fields)
     plan = state.plan.serving
     wish = tool_wish(fields, plan.parsers)
@@ -53,7 +54,7 @@ async def prepare_turn(state: ServerState, fields: ChatFields, request_id: str) 
         text=replace(text_options(fields), kept_special_tokens=reading.special_tokens),
         priority=state.sampling.check_priority(fields),
         cache_salt=fields.cache_salt,
-        adapter=state.adapter_of(fields.model),
+        **await choose_adapter(state, fields),
     )
     return ChatTurn(fields, request, reading)
 

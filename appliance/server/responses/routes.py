@@ -46,7 +46,7 @@ async def count_input_tokens(state: ServerState, request: Request) -> Response:
     """Counts the tokens that the input of a response would have; nothing is generated or stored."""
     fields = await read_fields(state.plan.serving, request, _DECODER)
     check_fields(fields)
-    state.check_model(fields.model)
+    await state.find_model(fields.model)
     earlier = _earlier(state.store.responses, fields)
     chat = chat_fields(fields, [*earlier, *_with_ids(input_items(fields), "resp_counted")], num_earlier=len(earlier))
     _, token_ids = await state.prompts.chat(chat, shown_tools(chat))

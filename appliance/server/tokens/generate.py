@@ -25,7 +25,7 @@ async def generate(state: ServerState, request: Request) -> Response:
     """Generation from token ids; nothing is added to them."""
     state.client.check_admission()
     fields = await read_fields(state.plan.serving, request, _DECODER)
-    state.check_model(fields.model)
+    await state.find_model(fields.model)
     for name, neutral in UNBUILT.items():
         if getattr(fields, name) not in neutral:
             raise not_in_this_version(name)

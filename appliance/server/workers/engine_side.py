@@ -46,6 +46,9 @@ class EngineSide:
     def use_plan(self, plan: EnginePlan) -> None:
         """Restarts and patience are the keeper's."""
 
+    async def change_adapters(self, plan: EnginePlan) -> None:
+        """The keeper tells the engine, before it tells the workers."""
+
     def drain(self) -> None:
         """No new requests from now on; open ones go on."""
         self._is_draining = True

@@ -5,7 +5,7 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -20,21 +20,25 @@ from appliance.plan.types import EnginePlan
 from appliance.server.http.certificates import load_certificates
 from appliance.server.http.listen import adopt, bind, release, url_of
 from appliance.server.process.live import Control
+from appliance.server.process.running import check_same_engine
 from appliance.server.workers.engine_side import endpoint_for
 from appliance.server.workers.figures import Counts, add, render
 from appliance.server.workers.member import Home, Member, describe_end
 from appliance.server.workers.messages import (
     Ask,
     BatchWanted,
+    ChangeSet,
     EngineNow,
     FromWorker,
     Here,
     Retire,
+    SetChanged,
     Terminate,
     Totals,
     Up,
 )
 from appliance.server.workers.page import SharedPage
+from appliance.service.adapter_sets import AdapterSetError, Problem, changed_set
 from appliance.service.client import AdmissionLimits, EngineClient
 from appliance.service.engine_spawn import SpawnedEngine, sockets_beside
 from appliance.service.errors import RequestFailedError
@@ -118,6 +122,7 @@ class Keeper:
         self._departed: Counts = {}  # counts of processes that have ended
         self._listener: socket.socket
         self._tasks: set[asyncio.Task[None]] = set()
+        self._changing = asyncio.Lock()  # one change of the plan at a time
 
     async def run(self, inherited: int | None, *, is_gated: bool) -> None:
         listen = self._plan.serving.listen
@@ -152,21 +157,37 @@ class Keeper:
         self._begin_to_end(Retire())
 
     async def reload(self, path: Path) -> None:
-        """All take the plan, or none does: those that had taken it go back."""
-        plan = msgspec.json.decode(path.read_bytes(), type=EnginePlan)
-        if plan.engine_sha256 != self._plan.engine_sha256:
-            raise ApplianceError("the plan is for another engine, which needs a new server")
-        before = self._plan_path
-        self._plan_path = path.resolve()  # of workers that start from now on
-        answers = await asyncio.gather(*[member.use_plan(path, _USE_WITHIN_S) for member in self._members])
-        if refusals := [reason for reason in answers if reason]:
-            self._plan_path = before
-            await asyncio.gather(*[member.use_plan(before, _USE_WITHIN_S) for member in self._members])
-            raise ApplianceError(refusals[0])
+        """All take the plan, or none does: those that had taken it go back. Where it has other adapters, the engine
+        serves them first."""
+        async with self._changing:
+            plan = msgspec.json.decode(path.read_bytes(), type=EnginePlan)
+            await self._change_to(plan, path.resolve())
+
+    async def _change_to(self, plan: EnginePlan, path: Path | None = None) -> None:
+        """path: of the plan; None: where the supervisor keeps it."""
+        check_same_engine(self._plan, plan)
+        is_other = plan.adapters_sha256 != self._plan.adapters_sha256
+        if is_other:
+            await self._supervisor.change_adapters(plan)
+        if refusal := await self._tell_plan(path or self._supervisor.plan_path):
+            if is_other:
+                await self._supervisor.change_adapters(self._plan)
+            raise ApplianceError(refusal)
         self._plan = plan
         self._supervisor.use_plan(plan)
         self._metrics.describe(plan)
         configure(plan.serving.logs.level, config_file=plan.serving.logs.config_file)
+
+    async def _tell_plan(self, path: Path) -> str:
+        """Tells all workers to take a plan. Returns why one refuses it, and then none has it; else an empty text."""
+        before = self._plan_path
+        self._plan_path = path  # of workers that start from now on
+        answers = await asyncio.gather(*[member.use_plan(path, _USE_WITHIN_S) for member in self._members])
+        refusals = [reason for reason in answers if reason]
+        if refusals:
+            self._plan_path = before
+            await asyncio.gather(*[member.use_plan(before, _USE_WITHIN_S) for member in self._members])
+        return refusals[0] if refusals else ""
 
     async def _pass_gate(self) -> None:
         gate, health = self._plan.serving.gate, self._supervisor.health
@@ -243,11 +264,28 @@ class Keeper:
             case Up():
                 self._announce()
             case Ask():
-                task = asyncio.create_task(self._tell_totals(member, message.id))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._begin_task(self._tell_totals(member, message.id))
+            case ChangeSet():
+                self._begin_task(self._change_set(member, message))
             case BatchWanted():
                 self._members[0].send(message)
+
+    def _begin_task(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _change_set(self, member: Member, message: ChangeSet) -> None:
+        """Changes the set of adapters of engine and workers, and tells how that went."""
+        problem: Problem | None = None
+        reason = ""
+        try:
+            async with self._changing:
+                await self._change_to(changed_set(self._plan, message.change))
+        except ApplianceError as error:
+            problem = error.problem if isinstance(error, AdapterSetError) else "refused"
+            reason = f"{error}; hint: {error.hint}" if error.hint else str(error)
+        member.send(SetChanged(message.id, problem, reason))
 
     def _gone(self, member: Member) -> None:
         self._page.clear(member.index)

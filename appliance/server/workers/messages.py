@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from appliance.engine.messages import BootPhase
+from appliance.service.adapter_sets import AdapterChange, Problem
 from appliance.service.health import EngineState
 
 _LENGTH = struct.Struct("<I")
@@ -99,8 +100,23 @@ class Ask(msgspec.Struct, frozen=True, tag="ask"):
     id: int
 
 
-ToWorker = EngineNow | UsePlan | Count | Totals | Terminate | Retire | BatchWanted
-FromWorker = Here | Up | Failed | Done | Counted | Ask | BatchWanted
+class ChangeSet(msgspec.Struct, frozen=True, tag="change_set"):
+    """A client asks for another set of adapters. The answer is SetChanged."""
+
+    id: int
+    change: AdapterChange
+
+
+class SetChanged(msgspec.Struct, frozen=True, tag="set_changed"):
+    """problem: None when all processes serve the new set."""
+
+    id: int
+    problem: Problem | None = None
+    reason: str = ""
+
+
+ToWorker = EngineNow | UsePlan | Count | Totals | SetChanged | Terminate | Retire | BatchWanted
+FromWorker = Here | Up | Failed | Done | Counted | Ask | ChangeSet | BatchWanted
 
 _Out = TypeVar("_Out")
 _In = TypeVar("_In")

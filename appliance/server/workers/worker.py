@@ -28,6 +28,7 @@ from appliance.server.workers.messages import (
     TO_WORKER,
     Ask,
     BatchWanted,
+    ChangeSet,
     Channel,
     Count,
     Counted,
@@ -36,6 +37,7 @@ from appliance.server.workers.messages import (
     Failed,
     Here,
     Retire,
+    SetChanged,
     Terminate,
     Totals,
     ToWorker,
@@ -44,6 +46,7 @@ from appliance.server.workers.messages import (
     WorkerChannel,
 )
 from appliance.server.workers.page import SharedPage
+from appliance.service.adapter_sets import AdapterChange, AdapterSetError
 from appliance.service.client import AdmissionLimits, EngineClient
 from appliance.service.metrics import ServiceMetrics
 from appliance.service.text_side import load_text_side
@@ -122,11 +125,37 @@ class KeeperFigures:
             del self._asked[number]
 
 
+class KeeperAdapters:
+    """Asks the keeper for another set of adapters, in the engine and in all workers."""
+
+    def __init__(self, channel: WorkerChannel) -> None:
+        self._channel = channel
+        self._ids = itertools.count()
+        self._asked: dict[int, asyncio.Future[SetChanged]] = {}
+
+    async def change(self, change: AdapterChange) -> None:
+        """Raises AdapterSetError. A keeper that is gone ends this process, and the request with it."""
+        number = next(self._ids)
+        asked = self._asked[number] = asyncio.get_running_loop().create_future()
+        self._channel.send(ChangeSet(number, change))
+        try:
+            answer = await asked
+        finally:
+            del self._asked[number]
+        if answer.problem is not None:
+            raise AdapterSetError(answer.problem, answer.reason)
+
+    def answered(self, answer: SetChanged) -> None:
+        if (asked := self._asked.get(answer.id)) is not None and not asked.done():
+            asked.set_result(answer)
+
+
 class _Worker:
     def __init__(self, place: Place, channel: WorkerChannel) -> None:
         self._place = place
         self._channel = channel
         self._figures = KeeperFigures(channel)
+        self._adapters = KeeperAdapters(channel)
         self._is_told = asyncio.Event()  # how the engine is; connections that wait for us must not hear that it starts
         self._plan = msgspec.json.decode(place.plan.read_bytes(), type=EnginePlan)
         configure(self._plan.serving.logs.level, config_file=self._plan.serving.logs.config_file)
@@ -159,6 +188,7 @@ class _Worker:
         config.ssl = certificates.context if certificates is not None else None
         server = QuietServer(config)
         running = RunningServer(state, engine, server, app, certificates)
+        state.open.change_adapters = self._adapters.change
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, running.terminate)
         obeying = asyncio.create_task(self._obey(running, engine), name="channel")
@@ -203,6 +233,8 @@ class _Worker:
                 self._channel.send(Counted(message.id, samples, running.state.open.load))
             case Totals():
                 self._figures.answered(message)
+            case SetChanged():
+                self._adapters.answered(message)
             case UsePlan():
                 self._channel.send(Done(message.id, _refusal(running, message.path)))
             case Terminate():

@@ -29,6 +29,33 @@ def adapters_fit_slots(spec: DeploymentSpec) -> Findings:
             )
 
 
+def pins_leave_a_slot(spec: DeploymentSpec) -> Findings:
+    lora = spec.lora
+    if lora is None:
+        return
+    pins = [index for index, adapter in enumerate(lora.adapters) if adapter.pinned]
+    has_others = len(pins) < len(lora.adapters) or lora.allow_runtime_updating or lora.resolver or lora.resolver_dir
+    most = lora.max_loras - 1 if has_others else lora.max_loras
+    if len(pins) > most:
+        yield Finding(
+            path=f"lora.adapters[{pins[most]}].pinned",
+            value=True,
+            message=f"{len(pins)} pinned adapters leave no slot of {lora.max_loras} for the others",
+            allowed=f"at most {most} pinned adapters",
+            hint=f"write lora.max_loras: {len(pins) + (lora.max_loras - most)}, or pin fewer",
+        )
+
+
+def resolver_is_trusted(spec: DeploymentSpec) -> Findings:
+    if spec.lora is not None and spec.lora.resolver is not None and not spec.decoding.trust_plugins:
+        yield Finding(
+            path="lora.resolver",
+            value=spec.lora.resolver,
+            message="a resolver is code that runs inside the server, and decoding.trust_plugins is false",
+            hint="write decoding.trust_plugins: true if the code is yours",
+        )
+
+
 def adapter_names_differ(spec: DeploymentSpec) -> Findings:
     if spec.lora is None:
         return

@@ -26,7 +26,7 @@ class AdapterSection(Section):
         None, "Rank, when it is to be checked before the files are there.", apply="adapters"
     )
     scale: PositiveFloat = field(1.0, "Factor of what the adapter adds, beside its own alpha.", apply="adapters")
-    pinned: bool = field(False, "Keep it in a slot.", apply="adapters", built=False)
+    pinned: bool = field(False, "Keep it in a slot, so that its requests never wait for one.", apply="adapters")
 
 
 class LoraSection(Section):
@@ -37,7 +37,10 @@ class LoraSection(Section):
     max_loras: PositiveInt = field(1, "Adapters of one step; each has a slot, whose memory is planned.")
     max_rank: PositiveInt = field(16, "Highest rank of an adapter.", vllm="max_lora_rank")
     max_cpu_loras: PositiveInt | None = field(
-        None, "Adapters kept in host memory, beside the slots; at least max_loras. Default: all that are listed."
+        None,
+        "Adapters kept in host memory, beside the slots; at least max_loras. Default: all that are listed, and at "
+        "least max_loras where requests may load others.",
+        apply="adapters",
     )
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = field(
         "auto", "Type of adapter weights in memory.", auto="float32 where all matrices are, else bfloat16",
@@ -57,5 +60,24 @@ class LoraSection(Section):
         {}, "Adapter used whenever a modality is in the prompt.", apply="adapters", built=False
     )
     allow_runtime_updating: bool = field(
-        False, "Endpoints that load and unload adapters.", apply="live", built=False, vllm="allow_runtime_lora_updating"
+        False, "Endpoints that load and unload adapters.", apply="live", vllm="allow_runtime_lora_updating"
+    )
+    runtime_paths: list[Text] = field(
+        [],
+        "Folders below which requests may load adapters from. Default: any folder that the server can read.",
+        apply="live",
+    )
+    resolver_dir: Text | None = field(
+        None,
+        "Folder with adapters' folders: the first request for an unknown model loads the one of that name.",
+        apply="live",
+    )
+    resolver: Text | None = field(
+        None,
+        "Dotted path of `async def f(model, name)` that returns the folder of an adapter, or None; asked for unknown "
+        "models. Needs decoding.trust_plugins.",
+        apply="live",
+    )
+    allow_request_scale: bool = field(
+        False, "Requests may say `lora: [{name, scale}]` to have an adapter with another scale.", apply="live"
     )
