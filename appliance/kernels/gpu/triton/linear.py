@@ -160,7 +160,7 @@ def few_rows(
     """
     (rows, columns), features = x.shape, weight.shape[0]
     is_split = tile.splits > 1
-    target = _target(out, parts, tile.splits)
+    target = target_of(out, parts, tile.splits)
     share = triton.cdiv(triton.cdiv(columns, tile.splits), tile.columns) * tile.columns
     is_full = features % tile.features == 0 and columns % tile.columns == 0 and (tile.splits - 1) * share < columns
     launch(
@@ -175,7 +175,7 @@ def few_rows(
         sum_parts(parts, out, bias, activation, accumulate, pdl)
 
 
-def _target(out: torch.Tensor, parts: torch.Tensor | None, splits: int) -> torch.Tensor:
+def target_of(out: torch.Tensor, parts: torch.Tensor | None, splits: int) -> torch.Tensor:
     """Returns where the kernel writes. Raises ValueError if there is no room for shares."""
     if splits == 1:
         return out
