@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from appliance.plan import prepare as prepare_module
 from appliance.plan.compile import run_passes
 from appliance.plan.inputs import PlanInputs
-from appliance.plan.prepare import fetch_options, find_machine, resolve_files
+from appliance.plan.prepare import fetch_options, find_draft_model, find_machine, resolve_files
 from appliance.spec import LoadedSpec
 from appliance.spec.fields import Section
 from appliance.spec.tree import Field, walk
@@ -38,7 +39,7 @@ FULL = f"""\
   max_model_len: 1K
 hardware: {{memory: {{utilization: 0.5}}}}
 decoding: {{tool_parser: hermes}}
-speculative: {{method: ngram}}
+speculative: {{method: [ngram, draft_model], model: ./draft, quantization: int8}}
 lora: {{adapters: [{{name: one, source: ./one, rank: 4}}]}}
 slo: {{ttft_p95: 1s, gate: {{num_prompts: 2}}}}
 endpoints: {{auth: {{keys: [{{name: a, hash: "sha256:{"0" * 64}"}}]}}, tls: {{certfile: /c, keyfile: /k}}}}
@@ -88,10 +89,13 @@ def read_fields(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> set[tuple[ty
     monkeypatch.setattr(prepare_module, "probe_machine", machine)
     monkeypatch.setattr(prepare_module, "resolve_source", lambda *_: tmp_path)
     monkeypatch.setattr(prepare_module, "read_adapter", lambda path: adapter_facts(str(path)))
+    monkeypatch.setattr(prepare_module, "read_facts", lambda *_: small_model())
     loaded = load(FULL)
     with recorded() as seen:
         found = find_machine(loaded.spec, None)
         files = resolve_files(loaded, tmp_path, allow_fetch=False)
+        draft_model = find_draft_model(loaded, tmp_path, small_model(), str(tmp_path), allow_fetch=False)
+        files = replace(files, draft_model=draft_model)
         fetch_options(loaded.spec, tmp_path, None, offline=True)
         prepare_module.is_offline(loaded.spec)
         run_passes(
