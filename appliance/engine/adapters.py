@@ -10,8 +10,9 @@ import numpy as np
 
 from appliance.base.errors import ApplianceError
 from appliance.checkpoint.adapter import read_adapter
-from appliance.kernels.interface import LowRankMap
-from appliance.loading.adapters import AdapterPlaces, load_adapter
+from appliance.kernels.interface import WeightChange
+from appliance.loading.adapters import load_adapter
+from appliance.models.adapter_places import AdapterPlaces
 from appliance.plan.types import AdapterPlan
 
 _ALIGNMENT = 64  # bytes: a cache line
@@ -25,7 +26,7 @@ class AdapterChangedError(ApplianceError):
 class KeptAdapter:
     """An adapter in memory. maps: what it adds, by logical weight. effective_modules: the maps that are not zero."""
 
-    maps: Mapping[str, LowRankMap]
+    maps: Mapping[str, WeightChange]
     effective_modules: int
     size_bytes: int
 
@@ -62,7 +63,7 @@ class AdapterStore:
     def kept(self, sha256: str) -> KeptAdapter:
         return self._kept[sha256]
 
-    def maps(self, sha256: str) -> Mapping[str, LowRankMap]:
+    def maps(self, sha256: str) -> Mapping[str, WeightChange]:
         """Returns what an adapter adds, by logical weight."""
         return self._kept[sha256].maps
 
@@ -72,11 +73,11 @@ class AdapterStore:
             del self._kept[digest]
 
 
-def _kept(maps: Mapping[str, LowRankMap]) -> KeptAdapter:
+def _kept(maps: Mapping[str, WeightChange]) -> KeptAdapter:
     """Moves the arrays into one mapping of memory, which is given back as a whole: an allocator might keep it."""
     size = sum(_aligned(array.nbytes) for each in maps.values() for _, array in _arrays(each))
     memory = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    moved: dict[str, LowRankMap] = {}
+    moved: dict[str, WeightChange] = {}
     offset = 0
     for name, each in maps.items():
         own = {}
@@ -85,18 +86,14 @@ def _kept(maps: Mapping[str, LowRankMap]) -> KeptAdapter:
             own[field][...] = array
             offset += _aligned(array.nbytes)
         moved[name] = dataclasses.replace(each, **own)
-    return KeptAdapter(moved, sum(map(_adds_something, moved.values())), size)
+    return KeptAdapter(moved, sum(not each.is_zero for each in moved.values()), size)
 
 
-def _arrays(each: LowRankMap) -> Iterator[tuple[str, np.ndarray]]:
+def _arrays(each: WeightChange) -> Iterator[tuple[str, np.ndarray]]:
     for field in dataclasses.fields(each):
         value = getattr(each, field.name)
         if isinstance(value, np.ndarray):
             yield field.name, value
-
-
-def _adds_something(each: LowRankMap) -> bool:
-    return bool(each.down.any() and each.up.any())
 
 
 def _aligned(size_bytes: int) -> int:

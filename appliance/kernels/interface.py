@@ -72,12 +72,29 @@ class StepAdapters:
 
 
 @dataclass(frozen=True, slots=True)
-class LowRankMap:
-    """What an adapter adds to one weight [n, d]: up @ down. down: [r, d]; up: [n, r], with alpha in it; both in the
-    type that was planned for adapters: float32, or bf16 as uint16."""
+class WeightChange:
+    """What an adapter adds to the product y of one weight [n, d] and x: up @ down @ x + stretch * y + shift.
 
-    down: np.ndarray
-    up: np.ndarray
+    down: [r, d]; up: [n, r], with alpha in it, or [n, d] without `down`, a matrix of the weight's own shape. stretch
+    and shift: [n], and none for an embedding. None: there is none. All are in the type that was planned for adapters:
+    float32, or bf16 as uint16.
+    """
+
+    down: np.ndarray | None = None
+    up: np.ndarray | None = None
+    stretch: np.ndarray | None = None
+    shift: np.ndarray | None = None
+
+    @property
+    def rank(self) -> int:
+        """The rank of a product; 0 if there is none, or a whole matrix."""
+        return 0 if self.down is None else int(self.down.shape[0])
+
+    @property
+    def is_zero(self) -> bool:
+        """Says whether it changes nothing."""
+        has_product = self.up is not None and self.up.any() and (self.down is None or self.down.any())
+        return not has_product and not any(each is not None and each.any() for each in (self.stretch, self.shift))
 
 
 @dataclass(slots=True)
@@ -198,8 +215,8 @@ class Profiled(Protocol):
 class Adapters(Protocol):
     """A set that was bound with places for adapters."""
 
-    def put_adapter(self, slot: int, maps: Mapping[str, LowRankMap]) -> None:
-        """Puts an adapter into a slot that no step uses meanwhile; a step may run. maps: by logical weight. Raises
+    def put_adapter(self, slot: int, changes: Mapping[str, WeightChange]) -> None:
+        """Puts an adapter into a slot that no step uses meanwhile; a step may run. changes: by logical weight. Raises
         BindError for a slot, a weight, a shape or a rank that there is no place for."""
 
     def drop_adapter(self, slot: int) -> None:

@@ -1,111 +1,129 @@
 """Loads an adapter: what it adds to each logical weight of a model, and that all of it has a place."""
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 
-import msgspec
 import numpy as np
-from msgspec.structs import replace
 
-from appliance.base.errors import ApplianceError
-from appliance.checkpoint.adapter import AdapterFacts, AdapterModule
-from appliance.checkpoint.facts import ModelFacts, TensorFacts
+from appliance.checkpoint.adapter import AdapterFacts
+from appliance.checkpoint.adapter_modules import AdapterModule
 from appliance.checkpoint.reader import TensorReader
-from appliance.kernels.interface import LowRankMap
-from appliance.layers.spec import WeightSource
+from appliance.kernels.interface import WeightChange
+from appliance.loading.adapter_tensors import AdapterTensors
 from appliance.loading.formats.bits import Array
 from appliance.loading.formats.dense import narrow
-from appliance.loading.formats.translate import StoredRows
-from appliance.models.adapters import trained_weights
+from appliance.loading.formats.groups import FormatError
+from appliance.models.adapter_places import OTHER_BASE, AdapterError, AdapterPlaces, BaseReader, Piece
 
 
-class AdapterError(ApplianceError):
-    """An adapter does not fit the model. The message names the tensor."""
-
-
-class AdapterPlaces(msgspec.Struct, frozen=True):
-    """The places of a model for adapters. shapes: of each logical weight that has one. sources: where transformers
-    keeps these weights, because adapters are trained there; they may lie elsewhere in the model's own checkpoint."""
-
-    shapes: Mapping[str, tuple[int, int]]
-    sources: Mapping[str, WeightSource]
-    max_rank: int
-
-    @classmethod
-    def of(
-        cls, facts: ModelFacts, max_model_len: int, shapes: Mapping[str, tuple[int, int]], max_rank: int
-    ) -> "AdapterPlaces":
-        sources = trained_weights(facts, max_model_len)
-        return cls(shapes, {name: sources[name] for name in shapes}, max_rank)
-
-    def by_module(self) -> dict[str, list[str]]:
-        """Returns the logical weights of each module of transformers that has a place."""
-        found: dict[str, list[str]] = {}
-        for name, source in self.sources.items():
-            found.setdefault(source.tensor.removesuffix(".weight"), []).append(name)
-        return found
-
-
-def load_adapter(adapter: AdapterFacts, places: AdapterPlaces, dtype: str) -> dict[str, LowRankMap]:
+def load_adapter(adapter: AdapterFacts, places: AdapterPlaces, dtype: str) -> dict[str, WeightChange]:
     """Returns what the adapter adds to each logical weight, in "f32" or "bf16".
 
     Raises AdapterError if a module has no place, has another shape or too high a rank, or if a number is not finite.
     """
-    modules = places.by_module()
-    maps: dict[str, LowRankMap] = {}
-    with TensorReader(Path(adapter.root), adapter.tensors()) as reader:
+    changes: dict[str, WeightChange] = {}
+    with TensorReader(adapter.folder, adapter.tensors()) as reader:
         for module in adapter.modules:
-            names = modules.get(module.name)
-            if names is None:
-                raise AdapterError(_no_place(module, modules), hint=_names_of(modules))
-            maps |= _module_maps(module, {name: places.sources[name] for name in names}, places, reader, dtype)
-    return maps
+            try:
+                found = list(_changes(module, places, adapter.gguf_architecture, reader))
+            except FormatError as error:
+                raise AdapterError(f"{module.first.name}: {error}", hint=OTHER_BASE) from error
+            for weight, change in found:
+                if weight in changes:
+                    raise AdapterError(f"{module.first.name}: another module of the adapter changes {weight} too")
+                changes[weight] = _narrowed(change, dtype)
+    return changes
 
 
-def _module_maps(
-    module: AdapterModule, sources: Mapping[str, WeightSource], places: AdapterPlaces, reader: TensorReader, dtype: str
-) -> Iterator[tuple[str, LowRankMap]]:
-    """Yields the maps of the logical weights that are rows of a module."""
-    if module.rank > places.max_rank:
-        message = f"{module.down.name} has rank {module.rank}, and the slots are for ranks up to {places.max_rank}"
-        raise AdapterError(message, hint=f"set lora.max_rank: {module.rank}")
-    down = _values(module.down, WeightSource(module.down.name), reader)
-    covered = 0
-    for name, source in sources.items():
-        up = np.float32(module.scale) * _rows_of(module.up, name, source, reader)
-        shape = up.shape[0], down.shape[1]
-        if shape != places.shapes[name]:
-            message = f"{module.name}: the adapter is of a weight {shape}, and {name} is {places.shapes[name]}"
-            raise AdapterError(message, hint="it was trained on another base model")
-        covered += up.shape[0]
-        yield name, LowRankMap(narrow(down, dtype), narrow(up, dtype))
-    if covered != module.up.shape[0]:
-        raise AdapterError(f"{module.up.name} has {module.up.shape[0]} rows, and {covered} of them have a place")
+def _changes(
+    module: AdapterModule, places: AdapterPlaces, architecture: str | None, reader: TensorReader
+) -> Iterator[tuple[str, WeightChange]]:
+    """Yields what a module adds to each logical weight that is some of its rows."""
+    pieces = places.fit(module, architecture)
+    tensors = AdapterTensors(module, reader)
+    for piece in pieces:
+        yield piece.weight, _Change(module, piece, places, tensors).compute()
 
 
-def _rows_of(up: TensorFacts, name: str, source: WeightSource, reader: TensorReader) -> Array:
-    """Returns the rows of lora_B that belong to a logical weight, as f32. A transposed weight is of a Conv1D, of which
-    adapters are not transposed."""
-    if source.transform not in ("none", "transpose") or source.index is not None:
-        raise AdapterError(f"{up.name}: {name} is kept in another order, for which there is no adapter in this version")
-    if source.rows is not None and source.rows[1] > up.shape[0]:
-        raise AdapterError(f"{up.name} has {up.shape[0]} rows, and {name} needs more")
-    return _values(up, replace(source, tensor=up.name, transform="none"), reader)
+class _Change:
+    """Computes the change of one logical weight [n, d]. All arrays are f32."""
+
+    def __init__(self, module: AdapterModule, piece: Piece, places: AdapterPlaces, tensors: AdapterTensors) -> None:
+        self._module = module
+        self._piece = piece
+        self._places = places
+        self._tensors = tensors
+
+    def compute(self) -> WeightChange:
+        if self._module.whole is not None:
+            return WeightChange(up=self._tensors.rows("whole", self._piece) - self._base.read(self._piece.weight))
+        down, up = self._product()
+        stretch, shift = self._lengthened(down, up)
+        if stretch is not None and up is not None:
+            up = up * (1 + stretch)[:, None]
+        return WeightChange(down, up, stretch, shift)
+
+    @property
+    def _base(self) -> BaseReader:
+        assert self._places.base is not None, "adapters are loaded with the base model's weights at hand"
+        return self._places.base
+
+    def _product(self) -> tuple[Array | None, Array | None]:
+        """Returns `down` [r, d] and `up` [n, r] with the scale in it; None if the module has none."""
+        module = self._module
+        if module.down is None:
+            return None, None
+        down, up = self._tensors.product(self._piece)
+        with np.errstate(over="ignore"):  # it is refused below
+            up = np.float32(module.scale) * up
+        if not np.isfinite(up).all():
+            raise AdapterError(f"{module.down.name}: its scale {module.scale:g} makes numbers that are not finite")
+        return down, up
+
+    def _lengthened(self, down: Array | None, up: Array | None) -> tuple[Array | None, Array | None]:
+        """Returns `stretch` and `shift`.
+
+        DoRA (arXiv:2402.09353) gives every row of W + up @ down the length that `magnitude` states, so the product is
+        multiplied by magnitude / |W + up @ down|; a bias, which it leaves alone, is in what is multiplied here.
+        """
+        module = self._module
+        stretch: Array | None = None
+        shift: Array | None = None
+        if module.up_bias is not None:
+            shift = np.float32(module.scale) * self._vector("up_bias")
+        if module.magnitude is not None:
+            stretch = self._stretch(down, up)
+            if self._base.has(self._bias_name):
+                shift = -stretch * self._base.read(self._bias_name)[:, 0]
+        if module.bias is not None:
+            moved = self._vector("bias") - self._base_bias()
+            shift = moved if shift is None else shift + moved
+        return stretch, shift
+
+    def _stretch(self, down: Array | None, up: Array | None) -> Array:
+        module, weight = self._module, self._base.read(self._piece.weight)
+        assert module.magnitude is not None, "asked of DoRA"
+        if down is None or up is None:
+            raise AdapterError(f"{module.magnitude.name} is of a module without lora_A and lora_B")
+        lengths = np.linalg.norm(weight + up @ down, axis=1)
+        if not lengths.all():
+            raise AdapterError(f"{module.magnitude.name}: a row of the sum has no length")
+        return np.asarray(self._vector("magnitude") / lengths - 1, np.float32)
+
+    def _base_bias(self) -> Array:
+        if not self._base.has(self._bias_name):
+            message = f"{self._module.first.name}: the model has no bias at {self._module.name}"
+            raise AdapterError(message, hint=OTHER_BASE)
+        bias: Array = self._base.read(self._bias_name)[:, 0]
+        return bias
+
+    @property
+    def _bias_name(self) -> str:
+        return f"{self._piece.weight}.bias"
+
+    def _vector(self, field: str) -> Array:
+        return self._tensors.rows(field, self._piece)[:, 0]
 
 
-def _values(tensor: TensorFacts, source: WeightSource, reader: TensorReader) -> Array:
-    """Returns a tensor's rows as f32."""
-    rows = StoredRows(tensor, source, reader.read)
-    values = rows.values(0, len(rows))
-    if not np.isfinite(values).all():
-        raise AdapterError(f"{tensor.name} has a number that is not finite")
-    return values
-
-
-def _no_place(module: AdapterModule, modules: Mapping[str, list[str]]) -> str:
-    return f"{module.down.name}: the model has no place for an adapter of {module.name}"
-
-
-def _names_of(modules: Mapping[str, list[str]]) -> str:
-    kinds = sorted({name.rpartition(".")[2] for name in modules})
-    return f"there are places at {', '.join(kinds)}, such as {min(modules)}"
+def _narrowed(change: WeightChange, dtype: str) -> WeightChange:
+    arrays = (change.down, change.up, change.stretch, change.shift)
+    return WeightChange(*(None if each is None else narrow(np.ascontiguousarray(each), dtype) for each in arrays))

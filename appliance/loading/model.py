@@ -14,13 +14,14 @@ from appliance.kernels.execution import Execution
 from appliance.kernels.interface import Executable, KernelSet
 from appliance.kernels.packed_cache import MIN_BYTES, SPARE_BYTES, PackedCache
 from appliance.kernels.reports import WeightsReport
-from appliance.layers.adapters import adapted_weights, with_adapters
+from appliance.layers.adapters import Wanted, with_adapters
 from appliance.layers.draft_spec import KeptStates
 from appliance.layers.program import CompiledDecoder
-from appliance.loading.adapters import AdapterPlaces
+from appliance.loading.base_weights import BaseWeights
 from appliance.loading.inventory import take_inventory
 from appliance.loading.random_tensors import RandomTensors
 from appliance.loading.weights import DecoderWeights, Progress
+from appliance.models.adapter_places import AdapterPlaces
 from appliance.models.adapters import place_filter, trained_weights
 from appliance.models.describe import Described, describe, describe_head
 from appliance.models.draft_heads import DraftHead
@@ -90,10 +91,11 @@ def _adapted(
     """Returns the program with places for adapters, and the places; None if the plan has none."""
     if plan.adapters is None:
         return None, None
-    length, max_rank = plan.model.max_model_len, plan.adapters.max_rank
-    sources = trained_weights(facts, length)
-    program = with_adapters(compiled, max_rank, place_filter(sources, plan.adapters.target_modules))
-    return program, AdapterPlaces.of(facts, length, adapted_weights(program), max_rank)
+    length, adapters = plan.model.max_model_len, plan.adapters
+    is_target = place_filter(trained_weights(facts, length), adapters.target_modules, adapters.also)
+    wanted = Wanted(adapters.max_rank, is_target, frozenset(adapters.whole))
+    program = with_adapters(compiled, wanted)
+    return program, AdapterPlaces.of(facts, length, program, BaseWeights(facts, length))
 
 
 def _source(facts: ModelFacts, described: Described, seed: int) -> AbstractContextManager[TensorSource]:

@@ -7,8 +7,9 @@ import msgspec
 
 from appliance.base.units import format_size
 from appliance.checkpoint.adapter import AdapterFacts
-from appliance.layers.adapters import adapted_weights, with_adapters
-from appliance.models.adapters import place_filter, trained_weights
+from appliance.layers.adapters import Wanted, adapted_weights, with_adapters
+from appliance.models.adapter_places import AdapterError, AdapterPlaces
+from appliance.models.adapters import kinds_needed, place_filter, trained_weights, whole_weights
 from appliance.plan.adapter_files import adapter_plan
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
@@ -58,15 +59,22 @@ def plan_adapters(
         return None
     targets = None if spec.target_modules is None else tuple(spec.target_modules)
     sources = trained_weights(inputs.model, max_model_len)
-    adapted = with_adapters(program.described.compiled, spec.max_rank, place_filter(sources, targets))
+    modules = [module for facts in inputs.files.adapters for module in facts.modules]
+    also = () if targets is not None else kinds_needed(sources, [module.name for module in modules])
+    owned = [module.name for module in modules if module.whole is not None]
+    wanted = Wanted(spec.max_rank, place_filter(sources, targets, also), whole_weights(sources, owned))
+    adapted = with_adapters(program.described.compiled, wanted)
     shapes = adapted_weights(adapted)
     if not shapes:
         message = "no linear map of the model's layers may be changed by adapters"
         ledger.refuse("lora", _RULE, message, hint="remove lora.target_modules, or lora")
         return None
+    _check_fit(spec, inputs, AdapterPlaces.of(inputs.model, max_model_len, adapted), ledger)
     compiled = msgspec.structs.replace(program.described.compiled, program=adapted)
     changed = replace(program, described=program.described._replace(compiled=compiled))
-    return PlannedAdapters(_plan(spec, inputs, program, len(shapes), ledger), changed)
+    plan = _plan(spec, inputs, program, len(shapes), ledger)
+    plan = msgspec.structs.replace(plan, also=also, whole=tuple(sorted(wanted.whole)))
+    return PlannedAdapters(plan, changed)
 
 
 def _obstacle(program: PlannedProgram, pooling: PoolingPlan | None, ledger: Ledger) -> bool:
@@ -94,6 +102,29 @@ def _plan(
         max_cpu_loras=_max_kept(spec, ledger),
         served=tuple(_served(at, wanted, facts, spec, ledger) for at, (wanted, facts) in enumerate(pairs)),
     )
+
+
+def _check_fit(spec: LoraSection, inputs: PlanInputs, places: AdapterPlaces, ledger: Ledger) -> None:
+    """Refuses adapters that do not fit the model, by the headers of their files, and tells what is odd about others."""
+    for at, (wanted, facts) in enumerate(zip(spec.adapters, inputs.files.adapters, strict=True)):
+        modules = [module for module in facts.modules if module.rank <= spec.max_rank]  # others are refused for that
+        try:
+            for module in modules:
+                places.fit(module, facts.gguf_architecture)
+        except AdapterError as error:
+            ledger.refuse(
+                f"lora.adapters[{at}].source", _RULE, f"the adapter {wanted.name}: {error}", hint=error.hint or ""
+            )
+        if not facts.has_effect:
+            ledger.warnings.append(f"the adapter {wanted.name} adds nothing: what it has is zero")
+        if facts.base_model is not None and not _is_named(facts.base_model, inputs.spec.model.source):
+            told = f"the adapter {wanted.name} was trained on {facts.base_model}, by its config; it fits this model"
+            ledger.warnings.append(f"{told}, which has another name")
+
+
+def _is_named(base_model: str, source: str) -> bool:
+    """Returns whether a model's source has the name of an adapter's base model."""
+    return base_model.rstrip("/").rpartition("/")[2].lower() in source.lower()
 
 
 def _max_kept(spec: LoraSection, ledger: Ledger) -> int:

@@ -287,13 +287,17 @@ class AdapterPlan(msgspec.Struct, frozen=True, kw_only=True):
 class AdaptersPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The slots of adapters, and the adapters that are served.
 
-    target_modules: the ends of the names of modules that may be changed; None: all linear maps of layers.
+    target_modules: the ends of the names of modules that may be changed; None: all linear maps of layers. also: what
+    else has a place because an adapter needs it, such as the head or experts (models.adapters.kind_of). whole: the
+    logical weights that may be changed by a matrix of their own shape.
     """
 
     max_loras: int
     max_rank: int
     dtype: Literal["f32", "bf16"]
     target_modules: tuple[str, ...] | None = None
+    also: tuple[str, ...] = ()
+    whole: tuple[str, ...] = ()
     num_modules: int  # logical weights that have a place
     max_cpu_loras: int = 0  # adapters that may be in host memory
     served: tuple[AdapterPlan, ...] = ()

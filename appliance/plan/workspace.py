@@ -7,7 +7,7 @@ from appliance.catalog.formats import WeightForm
 from appliance.catalog.kernel_sets import KernelSetFacts
 from appliance.plan.program import PlannedProgram
 from appliance.plan.sizes import ELEMENT_BYTES, StepSize, padded
-from appliance.program.adapters import AdapterLinear
+from appliance.program.adapters import AdapterExperts, AdapterLinear
 from appliance.program.attention import HeadLinear
 from appliance.program.operators import PagedAttention, WholeAttention
 from appliance.program.routing import Experts
@@ -64,7 +64,8 @@ def workspace_bytes(program: PlannedProgram, step: StepSize, *, quantize_activat
     scratch = padded(queries + 2 * ATTENTION_ROWS * ROW_BYTES + values + 2 * state, 4096)
     partials = PARTIALS_PER_THREAD * state
     carried = step.num_sampled * num_heads * (width + kernels.panel) * 4
-    mixtures = (op for op in program.operators.get(Experts, ()) if isinstance(op, Experts))
+    kinds = (*program.operators.get(Experts, ()), *program.operators.get(AdapterExperts, ()))
+    mixtures = (op for op in kinds if isinstance(op, Experts))
     experts = (_experts_bytes(op, program, step, quantize_activations=quantize_activations) for op in mixtures)
     heads = (
         _head_linear_bytes(op, program, step, quantize_activations=quantize_activations)
@@ -152,6 +153,8 @@ def _experts_bytes(op: Experts, program: PlannedProgram, step: StepSize, *, quan
     made = 4 * pairs * (op.width * (2 if op.is_gated else 1) + op.out.width)
     numbers = 4 * (op.num_experts + 2 * rows * op.num_chosen)
     threads = 4 * step.num_threads * max(op.x.width, op.width)
+    if isinstance(op, AdapterExperts):
+        threads += 4 * op.max_rank * (pairs + 2 * step.num_threads)
     return inputs + prepared(op.down, op.width, pairs) + made + numbers + threads
 
 

@@ -14,7 +14,7 @@ import typing
 
 import msgspec
 
-from appliance.program.adapters import AdapterLinear
+from appliance.program.adapters import AdapterEmbed, AdapterExperts, AdapterLinear
 from appliance.program.attention import HeadLinear, ScaleByPosition
 from appliance.program.caches import KvLayout, KvShape
 from appliance.program.record import ActivationKind, LearnedActivationKind, NormKind, Record
@@ -350,7 +350,7 @@ Operator = (
     | Add | GatherRows | SoftCap | ChooseExperts | Experts | GatedAdd | ScaleByPosition | HeadLinear
     | ShortConv | GatedDelta | StateSpace | Scale | WholeAttention | MeanRows
     | ScaleByWeight | GaussianTopK | MixStreams | CorrectStreams | MatchMagnitude | Copy | RgLru
-    | AdapterLinear
+    | AdapterLinear | AdapterEmbed | AdapterExperts
 )  # fmt: skip
 OPERATORS: tuple[type[Operator], ...] = typing.get_args(Operator)  # by their number in the ABI; new ones come last
 

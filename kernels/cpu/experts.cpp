@@ -21,6 +21,7 @@ struct Places {
   uint8_t *pairs_gate, *pairs_up;    // the same for each pair
   uint8_t* inner;
   float *sums, *outputs, *threads;
+  float *thread_low, *low;  // products with an adapter's `down`: of gate and up for each thread, of the down matrix for each pair
   size_t end;
 
   Places(const ExpertsShape& s, uint8_t* base) {
@@ -40,6 +41,8 @@ struct Places {
     sums = floats(size_t(s.max_pairs) * size_t(s.sums));
     outputs = floats(size_t(s.max_pairs) * size_t(s.outputs));
     threads = floats(size_t(s.num_threads) * size_t(s.thread_floats));
+    thread_low = floats(size_t(s.num_threads) * size_t(2 * s.low));
+    low = floats(size_t(s.max_pairs) * size_t(s.low));
     end = at;
   }
 };
@@ -47,9 +50,10 @@ struct Places {
 // The rows that chose an expert are adjacent, ordered by expert and then by row: a pair's place is its index in this order.
 class Mixture {
  public:
-  Mixture(appl_pool& pool, const appl_experts& op, const ExpertsShape& shape, int rows, uint8_t* scratch)
+  Mixture(appl_pool& pool, const appl_experts& op, const ExpertsShape& shape, int rows, uint8_t* scratch,
+          const appl_adapter_experts* adapters = nullptr, const AdapterRows* adapted = nullptr)
       : pool_(pool), op_(op), s_(shape), at_(shape, scratch), rows_(rows), chosen_(op.experts.width), starts_(at_.numbers),
-        pairs_(starts_ + op.num_experts + 1), places_(pairs_ + int64_t{rows} * chosen_) {}
+        pairs_(starts_ + op.num_experts + 1), places_(pairs_ + int64_t{rows} * chosen_), adapters_(adapters), adapted_(adapted) {}
 
   void run() {
     order_pairs();
@@ -124,6 +128,7 @@ class Mixture {
     const Prepared inner = prepare(pool_, s_.inner, count_, at_.inner, [&](int64_t pair, int thread) { return activated(pair, thread); });
     for (int e = expert; e < end; ++e) add_call(*op_.down, e, inner, op_.down_bias, at_.outputs, s_.outputs);
     run_linears(pool_, calls_);
+    change_outputs();
     add_up();
   }
 
@@ -159,7 +164,49 @@ class Mixture {
     return out;
   }
 
+  // The change that the adapter of a pair's row makes to gate and up (0) or to down (1) of its expert; without a map if there is none.
+  AdapterPlace change_of(int64_t pair, int which) const {
+    const int place = first_ + int(pair);
+    const AdapterRow* const row = adapters_ == nullptr ? nullptr : adapted_->find(row_at(place));
+    if (row == nullptr) return {};
+    const int expert = experts_of(row_at(place))[pairs_[place] % chosen_];
+    const appl_adapter_map& map = adapters_->maps[(size_t(row->slot) * size_t(op_.num_experts) + size_t(expert)) * 2 + size_t(which)];
+    if (map.ranks == nullptr) return {};
+    if (which == 1) return {&map, &op_.out.width, 1, adapters_->layout};
+    return {&map, inner_widths_, op_.is_gated != 0 ? 2 : 1, adapters_->layout};
+  }
+  float scale_of(int64_t pair) const { return adapted_->find(row_at(first_ + int(pair)))->scale; }
+  float* low_of(int64_t pair) const { return at_.low + size_t(pair) * size_t(s_.low); }
+
+  void change_sums(int64_t pair, int thread) const {
+    const AdapterPlace change = change_of(pair, 0);
+    if (change.map == nullptr) return;
+    float* const low = at_.thread_low + size_t(thread) * size_t(2 * s_.low);
+    adapter_shrink(change, row_of(op_.x, row_at(first_ + int(pair))), op_.x.width, low);
+    const float factor = op_.weigh_input != 0 ? factor_at(first_ + int(pair)) : 1.0f;
+    adapter_expand(change, low, factor * scale_of(pair), at_.sums + size_t(pair) * size_t(s_.sums));
+  }
+
+  void change_outputs() const {
+    if (adapters_ == nullptr) return;
+    parallel_for(pool_, count_, int64_t{s_.low} * op_.out.width, [&](int64_t begin, int64_t end) {
+      for (int64_t pair = begin; pair < end; ++pair) {
+        const AdapterPlace change = change_of(pair, 1);
+        if (change.map != nullptr) adapter_expand(change, low_of(pair), scale_of(pair), at_.outputs + size_t(pair) * size_t(s_.outputs));
+      }
+    });
+  }
+
   const float* activated(int64_t pair, int thread) const {
+    if (adapters_ == nullptr) return plainly_activated(pair, thread);
+    change_sums(pair, thread);
+    const float* const inner = plainly_activated(pair, thread);
+    const AdapterPlace change = change_of(pair, 1);
+    if (change.map != nullptr) adapter_shrink(change, inner, op_.width, low_of(pair));
+    return inner;
+  }
+
+  const float* plainly_activated(int64_t pair, int thread) const {
     float* const out = thread_row(thread);
     const float* const gate = at_.sums + size_t(pair) * size_t(s_.sums);
     const float* const up = gate + (op_.is_gated != 0 ? op_.width : 0);
@@ -208,7 +255,10 @@ class Mixture {
   int32_t* const pairs_;   // by place: row * chosen + the index among its choices
   int32_t* const places_;  // by pair
   Prepared gate_tokens_, up_tokens_;
-  int first_ = 0, count_ = 0;  // the places of the group
+  int first_ = 0, count_ = 0;                   // the places of the group
+  const appl_adapter_experts* const adapters_;  // null without places for adapters, as the rows that have one
+  const AdapterRows* const adapted_;
+  const int32_t inner_widths_[2] = {op_.width, op_.width};
   std::vector<appl_weight> weights_;
   std::vector<LinearCall> calls_;
 };
@@ -217,8 +267,9 @@ class Mixture {
 
 size_t ExpertsShape::bytes() const { return Places(*this, nullptr).end; }
 
-ExpertsShape experts_shape(const appl_experts& op, bool quantize_activations, int max_rows, int num_threads) {
+ExpertsShape experts_shape(const appl_experts& op, bool quantize_activations, int max_rows, int num_threads, int max_rank) {
   ExpertsShape s;
+  s.low = max_rank;
   s.up = input_shape(*op.up, quantize_activations);
   s.inner = input_shape(*op.down, quantize_activations);
   s.has_gate = op.gate != nullptr;
@@ -236,6 +287,11 @@ ExpertsShape experts_shape(const appl_experts& op, bool quantize_activations, in
 
 void run_experts(appl_pool& pool, const appl_experts& op, const ExpertsShape& shape, int rows, uint8_t* scratch) {
   if (rows > 0) Mixture(pool, op, shape, rows, scratch).run();
+}
+
+void run_adapter_experts(appl_pool& pool, const appl_adapter_experts& op, const AdapterRows& adapted, const ExpertsShape& shape, int rows,
+                         uint8_t* scratch) {
+  if (rows > 0) Mixture(pool, op.experts, shape, rows, scratch, &op, &adapted).run();
 }
 
 }  // namespace appl

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "adapters.h"
 #include "appliance_abi.h"
 #include "pool.h"
 #include "prepared.h"
@@ -22,15 +23,19 @@ struct ExpertsShape {
   int sums = 0;           // floats per pair for gate and up
   int outputs = 0;        // floats per pair for the output
   int thread_floats = 0;  // floats per thread for a row before it is prepared
+  int low = 0;            // the highest rank of adapters; 0 without places for them
   bool has_gate = false;  // the gate has a separate weight
 
   size_t number_bytes() const { return size_t(num_experts + 1 + 2 * max_rows * num_chosen) * sizeof(int32_t); }
   size_t bytes() const;
 };
-ExpertsShape experts_shape(const appl_experts& op, bool quantize_activations, int max_rows, int num_threads);
+ExpertsShape experts_shape(const appl_experts& op, bool quantize_activations, int max_rows, int num_threads, int max_rank = 0);
 
 // Experts with consecutive numbers are computed together, in ascending order, and a row is summed in the same order: its result does not
 // depend on the other rows. Throws Error for an expert number out of range.
 void run_experts(appl_pool& pool, const appl_experts& op, const ExpertsShape& shape, int rows, uint8_t* scratch);
+// The same, with the changes of the rows' adapters to each expert's gate, up and down before its activation and its factor.
+void run_adapter_experts(appl_pool& pool, const appl_adapter_experts& op, const AdapterRows& adapted, const ExpertsShape& shape, int rows,
+                         uint8_t* scratch);
 
 }  // namespace appl

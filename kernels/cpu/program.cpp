@@ -154,13 +154,29 @@ void appl_program::bind(const appl_operator& op) {
     bound.heads = appl::head_linear_shape(op.as.head_linear, limits_.quantize_activations != 0, max_rows(op.as.head_linear.x));
     experts_bytes_ = std::max(experts_bytes_, bound.heads.bytes());
   }
-  if (op.kind == APPL_OP_ADAPTER_LINEAR) {
-    num_adapter_slots_ = std::min(num_adapter_slots_, op.as.adapter_linear.num_slots);
-    adapter_bytes_ = std::max(adapter_bytes_, appl::adapter_linear_bytes(op.as.adapter_linear, max_rows(op.as.adapter_linear.x)));
-  }
+  bind_adapters(bound);
   if (has_state(op)) bind_state(bound);
   forget_overwritten(op);
   operators_.push_back(std::move(bound));
+}
+
+void appl_program::bind_adapters(Bound& bound) {
+  const auto& as = bound.op.as;
+  const auto take = [&](int num_slots, size_t bytes) {
+    num_adapter_slots_ = std::min(num_adapter_slots_, num_slots);
+    adapter_bytes_ = std::max({adapter_bytes_, bytes, sizeof(float)});  // not 0, which says that there are no places
+  };
+  if (bound.op.kind == APPL_OP_ADAPTER_LINEAR) {
+    take(as.adapter_linear.num_slots, appl::adapter_linear_bytes(as.adapter_linear, max_rows(as.adapter_linear.x)));
+  } else if (bound.op.kind == APPL_OP_ADAPTER_EMBED) {
+    take(as.adapter_embed.num_slots, 0);
+  } else if (bound.op.kind == APPL_OP_ADAPTER_EXPERTS) {
+    const appl_experts& op = as.adapter_experts.experts;
+    const bool quantizes = limits_.quantize_activations != 0;
+    bound.experts = appl::experts_shape(op, quantizes, max_rows(op.x), pool_.num_threads(), as.adapter_experts.max_rank);
+    experts_bytes_ = std::max(experts_bytes_, bound.experts.bytes());
+    take(as.adapter_experts.num_slots, 0);
+  }
 }
 
 // Linears that read the same activations in the same form share one preparation.
@@ -468,9 +484,11 @@ void appl_program::execute(const Bound& bound, const appl_step& step) {
     case APPL_OP_MIX_STREAMS: return appl::run_mix_streams(pool_, as.streams, rows(as.streams.coefficients));
     case APPL_OP_CORRECT_STREAMS: return appl::run_correct_streams(pool_, as.streams, rows(as.streams.coefficients));
     case APPL_OP_MATCH_MAGNITUDE: return appl::run_match_magnitude(pool_, as.magnitude, rows(as.magnitude.x));
-    case APPL_OP_ADAPTER_LINEAR: {
-      const appl::AdapterRows& adapted = as.adapter_linear.x.extent == APPL_TOKENS ? adapted_tokens_ : adapted_samples_;
-      return appl::run_adapter_linear(pool_, as.adapter_linear, adapted, scratch<float>());
+    case APPL_OP_ADAPTER_LINEAR: return appl::run_adapter_linear(pool_, as.adapter_linear, adapted(as.adapter_linear.x), scratch<float>());
+    case APPL_OP_ADAPTER_EMBED: return appl::run_adapter_embed(pool_, as.adapter_embed, adapted_tokens_, step.token_ids);
+    case APPL_OP_ADAPTER_EXPERTS: {
+      const appl_span& x = as.adapter_experts.experts.x;
+      return appl::run_adapter_experts(pool_, as.adapter_experts, adapted(x), bound.experts, rows(x), scratch<uint8_t>());
     }
     case APPL_OP_SHORT_CONV:
       return appl::run_short_conv(pool_, as.short_conv, states_[size_t(as.short_conv.state)], bound.constants.data(), step,

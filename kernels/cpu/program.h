@@ -64,6 +64,7 @@ struct appl_program {
 
   void bind(const appl_operator& op);
   void bind_linear(Bound& bound);
+  void bind_adapters(Bound& bound);
   void bind_screen(Bound& linear);
   void bind_norm(Bound& linear);
   void bind_next(Bound& linear);
@@ -85,6 +86,7 @@ struct appl_program {
   static bool is_screened(const appl_linear& op, const appl_step& step);
   void execute_screened(const Bound& bound, const appl_step& step);
   int max_rows(const appl_span& span) const;
+  const appl::AdapterRows& adapted(const appl_span& span) const { return span.extent == APPL_TOKENS ? adapted_tokens_ : adapted_samples_; }
   bool overlaps(const appl_span& a, const appl_span& b) const;
 
   // The workspace: prepared inputs of Linears, those of Linears after gated activations, and scratch for the operator that runs.

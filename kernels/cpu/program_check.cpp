@@ -286,6 +286,8 @@ void check_operator(const appl_operator& op, const std::vector<KvLayer>& layers,
       check_same_shape(op.as.magnitude.x, op.as.magnitude.reference);
       return require(op.as.magnitude.least > 0, "match_magnitude: the least is not positive");
     case APPL_OP_ADAPTER_LINEAR: return check_adapter_linear(op.as.adapter_linear);
+    case APPL_OP_ADAPTER_EMBED: return check_adapter_embed(op.as.adapter_embed);
+    case APPL_OP_ADAPTER_EXPERTS: check_experts(op.as.adapter_experts.experts); return check_adapter_experts(op.as.adapter_experts);
     case APPL_OP_SOFT_CAP: check_span(op.as.soft_cap.x); return require(op.as.soft_cap.cap > 0, "soft_cap: the cap is not positive");
     default: throw Error(APPL_UNSUPPORTED, "unknown operator kind");
   }
@@ -330,6 +332,8 @@ Written written_by(const appl_operator& op) {
     case APPL_OP_CORRECT_STREAMS: return all_of(op.as.streams);
     case APPL_OP_MATCH_MAGNITUDE: return {{op.as.magnitude.x, {}}, 1};
     case APPL_OP_ADAPTER_LINEAR: return {{op.as.adapter_linear.out, {}}, 1};
+    case APPL_OP_ADAPTER_EMBED: return {{op.as.adapter_embed.out, {}}, 1};
+    case APPL_OP_ADAPTER_EXPERTS: return {{op.as.adapter_experts.experts.out, {}}, 1};
     case APPL_OP_SHORT_CONV: return {{op.as.short_conv.out, {}}, 1};
     case APPL_OP_GATED_DELTA: return {{op.as.gated_delta.out, {}}, 1};
     case APPL_OP_STATE_SPACE: return {{op.as.state_space.out, {}}, 1};

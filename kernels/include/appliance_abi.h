@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 #define APPL_PACKED_VERSION 2 /* increased when the panels of any weight change */
-#define APPL_ABI_VERSION 19
+#define APPL_ABI_VERSION 20
 #define APPL_MAX_STREAMS 8
 #define APPL_EXPORT __attribute__((visibility("default")))
 
@@ -310,12 +310,17 @@ typedef struct {
   float dt_min, dt_max;
 } appl_state_space;
 
-/* The maps of one adapter at one place: `down` has for each part ranks[part] rows of x.width numbers, `up` as many rows of the part's
- * width. NULL: it has none here. */
+/* The change that one adapter makes at one place. `down` has for each part ranks[part] rows of x.width numbers, `up` as many rows of the
+ * part's width. is_whole: there is one part, whose `up` is a matrix without `down`: for each 64 columns of `out` (the last may be fewer)
+ * x.width rows of them; of an embedding, `down` is it, with a row a token. stretch, shift: a number a column of `out`, NULL for none.
+ * ranks: NULL if the adapter changes nothing here. */
 typedef struct {
   const void* down;
   const void* up;
+  const void *stretch, *shift;
   const int32_t* ranks;
+  int32_t is_whole;
+  int32_t reserved;
 } appl_adapter_map;
 
 typedef struct {
@@ -325,6 +330,22 @@ typedef struct {
   int32_t num_parts, num_slots, max_rank;
   int32_t layout; /* of the maps: APPL_F32 or APPL_BF16 */
 } appl_adapter_linear;
+
+typedef struct { /* `down` has a row for each token */
+  appl_span out;
+  const appl_adapter_map* maps; /* one a slot */
+  int32_t num_tokens;           /* of the vocabulary; others are not changed */
+  int32_t num_slots, max_rank, layout;
+  float scale;
+  int32_t reserved;
+} appl_adapter_embed;
+
+typedef struct {
+  appl_experts experts;
+  const appl_adapter_map* maps; /* a slot has two an expert: of gate and up, side by side, and of down */
+  int32_t num_slots, max_rank, layout;
+  int32_t reserved;
+} appl_adapter_experts;
 
 typedef struct {
   appl_span x, input_gate, recurrence_gate, out;
@@ -364,6 +385,8 @@ typedef struct {
     appl_magnitude magnitude;
     appl_rg_lru rg_lru;
     appl_adapter_linear adapter_linear;
+    appl_adapter_embed adapter_embed;
+    appl_adapter_experts adapter_experts;
   } as;
 } appl_operator;
 

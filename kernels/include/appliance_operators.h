@@ -34,8 +34,10 @@ typedef enum {
   APPL_OP_MATCH_MAGNITUDE = 28,   /* give a row the magnitude of another */
   APPL_OP_COPY = 29,              /* copy of an activation */
   APPL_OP_RG_LRU = 30,            /* real-gated linear recurrent unit of each column */
-  APPL_OP_ADAPTER_LINEAR = 31,    /* low-rank maps of adapters, added to what a Linear gives */
-  APPL_OP_COUNT = 32,
+  APPL_OP_ADAPTER_LINEAR = 31,    /* changes that adapters make to what a Linear gives */
+  APPL_OP_ADAPTER_EMBED = 32,     /* changes that adapters make to token embeddings */
+  APPL_OP_ADAPTER_EXPERTS = 33,   /* experts, with the changes that adapters make to each */
+  APPL_OP_COUNT = 34,
 } appl_operator_kind;
 
 #endif

@@ -77,7 +77,7 @@ VALUES: dict[str, Other] = {
         ("max_model_len", "64"),
     )},
     **{f"lora.{name}": Other(value, ADAPTED) for name, value in (
-        ("max_loras", "3"), ("max_rank", "8"), ("dtype", "float32"), ("target_modules", "[q_proj]"),
+        ("max_loras", "3"), ("max_rank", "8"), ("dtype", "float32"), ("target_modules", "[o_proj]"),
         ("adapters[].name", "two"), ("adapters[].source", "./two"), ("adapters[].base_model_name", "parent"),
         ("adapters[].scale", "2.0"), ("adapters[].sha256", "0" * 64), ("adapters[].revision", "main"),
         ("adapters[].rank", "9"), ("adapters[].pinned", "true"), ("max_cpu_loras", "5"),
@@ -115,7 +115,8 @@ def adapter_facts(source: str) -> AdapterFacts:
         TensorFacts(name=name, stored_name=name, storage="f32", shape=shape, file="a", offset_bytes=0, size_bytes=1024)
         for name, shape in (("a", (4, 64)), ("b", (64, 4)))
     )
-    return AdapterFacts(source, None, (AdapterModule("q_proj", down, up, 1.0),), sha256_json(source))
+    module = AdapterModule(name="model.layers.0.self_attn.o_proj", down=down, up=up)
+    return AdapterFacts(source, None, (module,), sha256_json(source))
 
 
 FETCHED = "how files are obtained; what they hold is in the plan"

@@ -11,11 +11,13 @@ from safetensors.torch import load_file, save_file
 from appliance.checkpoint.adapter import read_adapter
 from appliance.engine.adapters import AdapterChangedError, AdapterStore
 from appliance.layers.spec import WeightSource
-from appliance.loading.adapters import AdapterPlaces
+from appliance.models.adapter_places import AdapterPlaces
 from appliance.plan.types import AdapterPlan
+from appliance.program.adapters import AdapterPlace
 from tests.models.adapters import make_adapter
 
-PLACES = AdapterPlaces({"w": (8, 6)}, {"w": WeightSource("layers.0.w.weight")}, 4)
+SOURCES = {"w": WeightSource("layers.0.w.weight")}
+PLACES = AdapterPlaces({"w": AdapterPlace(("w",), (8,), 6, 4)}, lambda _: SOURCES)
 
 
 class Model(torch.nn.Module):

@@ -12,7 +12,15 @@ from msgspec.structs import replace as replace_record
 from appliance.kernels.cpu.kernel_set import CpuKernelSet
 from appliance.kernels.errors import BindError, StepError
 from appliance.kernels.execution import Execution
-from appliance.kernels.interface import Adapters, Executable, KernelSet, LowRankMap, Profiled, StepAdapters, StepInputs
+from appliance.kernels.interface import (
+    Adapters,
+    Executable,
+    KernelSet,
+    Profiled,
+    StepAdapters,
+    StepInputs,
+    WeightChange,
+)
 from appliance.kernels.layout import Layout
 from appliance.layers.adapters import plain_positions
 from appliance.program.adapters import AdapterLinear, adapter_slot_bytes
@@ -50,11 +58,11 @@ def programs(graph: Graph, width: int) -> tuple[StepProgram, StepProgram]:
     return plain, StepProgram((*plain.operators[:at], place, *plain.operators[at:]), plain.slots, plain.logits)
 
 
-def maps(slot: int, width: int, dtype: str) -> dict[str, LowRankMap]:
+def maps(slot: int, width: int, dtype: str) -> dict[str, WeightChange]:
     rng = np.random.default_rng(slot)
     stored: Callable[[np.ndarray], Any] = to_bf16 if dtype == "bf16" else np.float32
     return {
-        part: LowRankMap(
+        part: WeightChange(
             stored(rng.standard_normal((rank, width)) / width**0.5), stored(rng.standard_normal((WIDTHS[part], rank)))
         )
         for part, rank in RANKS[slot].items()
@@ -159,8 +167,8 @@ def test_what_is_split_belongs_to_its_linear() -> None:
     assert plain_positions(fused, replace_record(fused, operators=split)) == [0, 1, 1, 1, 2]
 
 
-def low_rank(width: int, columns: int, rank: int, down: int | None = None) -> LowRankMap:
-    return LowRankMap(np.ones((down or rank, columns), np.float32), np.ones((width, rank), np.float32))
+def low_rank(width: int, columns: int, rank: int, down: int | None = None) -> WeightChange:
+    return WeightChange(np.ones((down or rank, columns), np.float32), np.ones((width, rank), np.float32))
 
 
 @pytest.mark.parametrize(
@@ -177,7 +185,7 @@ def low_rank(width: int, columns: int, rank: int, down: int | None = None) -> Lo
     ],
 )
 def test_what_has_no_place_is_refused(
-    native: CpuKernelSet, slot: int, given: dict[str, LowRankMap], message: str
+    native: CpuKernelSet, slot: int, given: dict[str, WeightChange], message: str
 ) -> None:
     executable = bound(native)
     assert isinstance(executable, Adapters)

@@ -11,8 +11,9 @@ import torch
 from appliance.checkpoint.adapter import read_adapter
 from appliance.kernels.execution import Execution
 from appliance.kernels.interface import Adapters, KernelSet, StepAdapters
-from appliance.layers.adapters import adapted_weights, with_adapters
-from appliance.loading.adapters import AdapterPlaces, load_adapter
+from appliance.layers.adapters import Wanted, with_adapters
+from appliance.loading.adapters import load_adapter
+from appliance.models.adapter_places import AdapterPlaces
 from tests.models.adapters import make_adapter
 from tests.models.tiny import VOCAB_SIZE
 from tests.parity.conftest import Checkpoint
@@ -55,10 +56,10 @@ def logits_of(model: torch.nn.Module, prompt: list[int]) -> np.ndarray:
 def adapted(checkpoint: Checkpoint, kernel_set: KernelSet) -> tuple[Driver, AdapterPlaces]:
     limits = bounds()
     executable, program = bind_adapted(
-        checkpoint.facts, kernel_set, lambda one: with_adapters(one, MAX_RANK, is_place), execution=limits
+        checkpoint.facts, kernel_set, lambda one: with_adapters(one, Wanted(MAX_RANK, is_place)), execution=limits
     )
     assert program is not None
-    return Driver(executable, limits), AdapterPlaces.of(checkpoint.facts, 64, adapted_weights(program), MAX_RANK)
+    return Driver(executable, limits), AdapterPlaces.of(checkpoint.facts, 64, program)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -15,8 +15,8 @@ from appliance.engine.messages import GenerateRequest
 from appliance.kernels.binding import load_kernel_set
 from appliance.kernels.execution import Execution
 from appliance.kernels.interface import Executable
-from appliance.layers.adapters import adapted_weights, with_adapters
-from appliance.loading.adapters import AdapterPlaces
+from appliance.layers.adapters import Wanted, with_adapters
+from appliance.models.adapter_places import AdapterPlaces
 from appliance.plan.types import AdapterPlan
 from appliance.program.kv_blocks import blocks_held
 from tests.engine.scripted_drafter import ScriptedDrafter
@@ -94,11 +94,11 @@ def test_answers_of_adapters_are_those_without_drafts(
     executable, program = bind_adapted(
         checkpoint.facts,
         load_kernel_set("cpu-generic"),
-        lambda one: with_adapters(one, 4, lambda weight: weight.startswith("layers.")),
+        lambda one: with_adapters(one, Wanted(4, lambda weight: weight.startswith("layers."))),
         execution=bounds,
     )
     assert program is not None
-    places = AdapterPlaces.of(checkpoint.facts, 64, adapted_weights(program), 4)
+    places = AdapterPlaces.of(checkpoint.facts, 64, program)
     store, served = AdapterStore(places, "bf16"), dict[str, ServedAdapter]()
     for seed, each in enumerate(("one", "two", "three")):  # more than there are slots
         make_adapter(checkpoint.oracle, tmp_path / each, seed)

@@ -22,7 +22,7 @@ from appliance.kernels.cpu.weights import BoundWeights
 from appliance.kernels.errors import BindError, ExecutableError, StepError
 from appliance.kernels.execution import Execution, ExecutionLimits, Numerics
 from appliance.kernels.host import check_host
-from appliance.kernels.interface import FewLogits, LowRankMap, StepInputs
+from appliance.kernels.interface import FewLogits, StepInputs, WeightChange
 from appliance.kernels.layout import CanonicalWeight
 from appliance.kernels.logits import HostLogits, Logits
 from appliance.kernels.packed_cache import PackedCache
@@ -201,8 +201,8 @@ class CpuExecutable:
         if status != 0:
             raise self._library.step_error(status)
 
-    def put_adapter(self, slot: int, maps: Mapping[str, LowRankMap]) -> None:
-        self._own_adapters().put(slot, maps)
+    def put_adapter(self, slot: int, changes: Mapping[str, WeightChange]) -> None:
+        self._own_adapters().put(slot, changes)
 
     def drop_adapter(self, slot: int) -> None:
         self._own_adapters().drop(slot)

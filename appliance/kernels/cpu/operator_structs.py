@@ -218,9 +218,12 @@ class RgLru(Structure):
 
 
 class AdapterMap(Structure):
-    """The addresses of one adapter's maps at one place; 0 where it has none."""
+    """The addresses of one adapter's change at one place; `ranks` is 0 where it has none."""
 
-    _fields_ = [(name, c_void_p) for name in ("down", "up", "ranks")]
+    _fields_ = [
+        *((name, c_void_p) for name in ("down", "up", "stretch", "shift", "ranks")),
+        *((name, c_int32) for name in ("is_whole", "reserved")),
+    ]
 
 
 class AdapterLinear(Structure):
@@ -228,6 +231,24 @@ class AdapterLinear(Structure):
         *((name, Span) for name in ("x", "out")),
         *((name, c_void_p) for name in ("widths", "maps")),
         *((name, c_int32) for name in ("num_parts", "num_slots", "max_rank", "layout")),
+    ]
+
+
+class AdapterEmbed(Structure):
+    _fields_ = [
+        ("out", Span),
+        ("maps", c_void_p),
+        *((name, c_int32) for name in ("num_tokens", "num_slots", "max_rank", "layout")),
+        ("scale", c_float),
+        ("reserved", c_int32),
+    ]
+
+
+class AdapterExperts(Structure):
+    _fields_ = [
+        ("experts", Experts),
+        ("maps", c_void_p),
+        *((name, c_int32) for name in ("num_slots", "max_rank", "layout", "reserved")),
     ]
 
 
@@ -260,6 +281,8 @@ class _Arguments(Union):
         ("magnitude", Magnitude),
         ("rg_lru", RgLru),
         ("adapter_linear", AdapterLinear),
+        ("adapter_embed", AdapterEmbed),
+        ("adapter_experts", AdapterExperts),
     ]
 
 

@@ -12,7 +12,7 @@ from appliance.kernels.cpu.memory import MappedMemory
 from appliance.kernels.cpu.weights import BoundWeights
 from appliance.kernels.errors import BindError
 from appliance.program import operators as ops
-from appliance.program.adapters import AdapterLinear
+from appliance.program.adapters import Adapted, AdapterEmbed, AdapterExperts, AdapterLinear
 from appliance.program.attention import HeadLinear, ScaleByPosition
 from appliance.program.routing import ChooseExperts, Experts, GatedAdd
 from appliance.program.slots import Slot, Span
@@ -315,18 +315,27 @@ def _rg_lru(op: RgLru, at: Addresses) -> structs.RgLru:
 
 
 def _adapter_linear(op: AdapterLinear, at: Addresses) -> structs.AdapterLinear:
+    return structs.AdapterLinear(x=_span(op.x, at), out=_span(op.out, at), num_parts=len(op.parts), **_maps(op, at))
+
+
+def _adapter_embed(op: AdapterEmbed, at: Addresses) -> structs.AdapterEmbed:
+    maps = _maps(op, at)
+    del maps["widths"]
+    return structs.AdapterEmbed(out=_span(op.out, at), num_tokens=op.num_tokens, scale=op.scale, **maps)
+
+
+def _adapter_experts(op: AdapterExperts, at: Addresses) -> structs.AdapterExperts:
+    maps = _maps(op, at)
+    del maps["widths"]
+    return structs.AdapterExperts(experts=_experts(op, at), **maps)
+
+
+def _maps(op: Adapted, at: Addresses) -> dict[str, int]:
+    """Returns where the changes of adapters are, and their sizes."""
     assert at.adapters is not None, "a program with places for adapters has memory for them"
     widths, maps = at.adapters.encode(op)
-    return structs.AdapterLinear(
-        x=_span(op.x, at),
-        out=_span(op.out, at),
-        widths=widths,
-        maps=maps,
-        num_parts=len(op.parts),
-        num_slots=at.adapters.num_slots,
-        max_rank=op.max_rank,
-        layout=at.adapters.layout,
-    )
+    sizes = {"num_slots": at.adapters.num_slots, "max_rank": op.max_rank, "layout": at.adapters.layout}
+    return {"widths": widths, "maps": maps, **sizes}
 
 
 # By operator: the member of the union, and the function that fills it.
@@ -363,6 +372,8 @@ _ENCODERS: Mapping[type[Any], tuple[str, Callable[[Any, Addresses], Any]]] = {
     ops.Copy: ("move", _move),
     RgLru: ("rg_lru", _rg_lru),
     AdapterLinear: ("adapter_linear", _adapter_linear),
+    AdapterEmbed: ("adapter_embed", _adapter_embed),
+    AdapterExperts: ("adapter_experts", _adapter_experts),
 }
 
 

@@ -10,7 +10,7 @@ import torch
 from appliance.kernels.errors import StepError
 from appliance.kernels.execution import Execution
 from appliance.kernels.host import check_host
-from appliance.kernels.interface import LowRankMap, StepInputs
+from appliance.kernels.interface import StepInputs, WeightChange
 from appliance.kernels.layout import ROUNDED_INPUT_LAYOUTS, CanonicalWeight
 from appliance.kernels.logits import HostLogits, Logits
 from appliance.kernels.packed_cache import PackedCache
@@ -42,7 +42,7 @@ class ReferenceExecutable:
         limits, numerics = execution.limits, execution.numerics
         self._program = program
         self._adapted = adapted
-        self._adapters: dict[int, Mapping[str, LowRankMap]] = {}  # by slot
+        self._adapters: dict[int, Mapping[str, WeightChange]] = {}  # by slot
         self._seconds: np.ndarray | None = None
         self._rows: dict[Extent, int] = {}  # of the last step
         self._sampled = np.zeros(0, np.int32)  # token ids of the last `sample`
@@ -108,8 +108,8 @@ class ReferenceExecutable:
         found: np.ndarray = self._buffers[slot.index][: self._rows[slot.extent]].numpy()
         return found
 
-    def put_adapter(self, slot: int, maps: Mapping[str, LowRankMap]) -> None:
-        self._adapters[slot] = dict(maps)
+    def put_adapter(self, slot: int, changes: Mapping[str, WeightChange]) -> None:
+        self._adapters[slot] = dict(changes)
 
     def drop_adapter(self, slot: int) -> None:
         self._adapters.pop(slot, None)
@@ -155,7 +155,7 @@ class _TorchStep(Step):
         groups: list[int],
         inputs: StepInputs,
         states: StateSlots,
-        adapters: Mapping[int, Mapping[str, LowRankMap]],
+        adapters: Mapping[int, Mapping[str, WeightChange]],
     ) -> None:
         self._buffers = buffers
         self._rows = {Extent.TOKENS: len(inputs.token_ids), Extent.SAMPLED: len(inputs.sampled_rows)}

@@ -5,13 +5,13 @@ from typing import Any, Protocol
 
 import torch
 
-from appliance.kernels.interface import LowRankMap, StatePieces, StepAdapters
+from appliance.kernels.interface import StatePieces, StepAdapters, WeightChange
 from appliance.kernels.reference import adapters, routing, states
 from appliance.kernels.reference.activations import activate, xielu
 from appliance.kernels.reference.attention import LayerCache, attend, attend_whole
 from appliance.kernels.reference.weights import quantize_activations
 from appliance.program import operators as ops
-from appliance.program.adapters import AdapterLinear
+from appliance.program.adapters import AdapterEmbed, AdapterExperts, AdapterLinear
 from appliance.program.attention import HeadLinear, ScaleByPosition
 from appliance.program.record import NormKind
 from appliance.program.routing import ChooseExperts, Experts, GatedAdd
@@ -37,7 +37,7 @@ class Step(Protocol):
     states: states.StateSlots
     pieces: StatePieces
     token_types: torch.Tensor
-    adapters: Mapping[int, Mapping[str, LowRankMap]]  # by slot
+    adapters: Mapping[int, Mapping[str, WeightChange]]  # by slot
     step_adapters: StepAdapters | None
 
     def slot(self, slot: Slot) -> torch.Tensor: ...
@@ -270,14 +270,31 @@ def match_magnitude(op: MatchMagnitude, step: Step) -> None:
 
 
 def adapter_linear(op: AdapterLinear, step: Step) -> None:
-    assert step.step_adapters is not None, "the step has adapters"
-    of = sequences_of(op.x.slot.extent, step)
-    slots, scales = (torch.from_numpy(each)[of] for each in (step.step_adapters.slots, step.step_adapters.scales))
     x, out, start = step.span(op.x), step.span(op.out), 0
-    for part, width in op.shapes():
-        added = adapters.change(part, width, x, slots, step.adapters)
-        out[:, start : start + width] += scales[:, None] * added
+    adapted = adapted_rows(op.x.slot.extent, step)
+    for part, width in zip(op.parts, op.widths, strict=True):
+        adapters.change_product(part, x, out[:, start : start + width], adapted)
         start += width
+
+
+def adapter_embed(op: AdapterEmbed, step: Step) -> None:
+    adapted = adapted_rows(op.out.extent, step)
+    adapters.change_rows(op.part, step.token_ids, step.slot(op.out), op.scale, adapted)
+
+
+def adapter_experts(op: AdapterExperts, step: Step) -> None:
+    x, chosen, factors = (step.slot(slot) for slot in (op.x, op.experts, op.factors))
+    adapted = adapted_rows(op.x.extent, step)
+    mixed = routing.mixture(op, x, chosen, factors, step.weights, step.activation_groups, adapted)
+    step.slot(op.out).copy_(mixed)
+
+
+def adapted_rows(extent: Extent, step: Step) -> adapters.AdaptedRows:
+    """Returns the adapters of the rows of an extent."""
+    assert step.step_adapters is not None, "the step has adapters"
+    of = sequences_of(extent, step)
+    slots, scales = (torch.from_numpy(each)[of] for each in (step.step_adapters.slots, step.step_adapters.scales))
+    return adapters.AdaptedRows(slots, scales, step.adapters)
 
 
 def sequences_of(extent: Extent, step: Step) -> torch.Tensor:
@@ -320,4 +337,6 @@ RUN: dict[type[Any], Callable[[Any, Step], None]] = {
     ops.Copy: copy,
     RgLru: rg_lru,
     AdapterLinear: adapter_linear,
+    AdapterEmbed: adapter_embed,
+    AdapterExperts: adapter_experts,
 }

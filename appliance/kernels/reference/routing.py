@@ -5,7 +5,9 @@ from collections.abc import Mapping
 import torch
 
 from appliance.kernels.reference.activations import activate
+from appliance.kernels.reference.adapters import AdaptedRows, change_product
 from appliance.kernels.reference.weights import quantize_activations
+from appliance.program.adapters import AdapterExperts
 from appliance.program.routing import ChooseExperts, Experts
 
 Weights = Mapping[str, torch.Tensor]
@@ -70,8 +72,10 @@ def mixture(
     factors: torch.Tensor,
     weights: Weights,
     activation_groups: Mapping[str, int],
+    adapted: AdaptedRows | None = None,
 ) -> torch.Tensor:
-    """x f32 [T, D] -> f32 [T, D], summed in the order of experts."""
+    """x f32 [T, D] -> f32 [T, D], summed in the order of experts. adapted: the adapters of the rows, of an operator
+    with places for them."""
     out = torch.zeros(len(x), op.out.width)
     for expert in range(op.num_experts):
         rows, place = torch.nonzero(chosen == expert, as_tuple=True)
@@ -79,22 +83,37 @@ def mixture(
             continue
         factor = factors[rows, place][:, None]
         inputs = x[rows] * factor if op.weigh_input else x[rows]
-        inner = _inner(op, expert, inputs, weights, activation_groups)
+        of_rows = None if adapted is None else adapted.of(rows)
+        inner = _inner(op, expert, inputs, weights, activation_groups, of_rows)
         result = _linear(inner, expert, op.num_experts, op.down, op.down_bias, weights, activation_groups)
+        if of_rows is not None:
+            assert isinstance(op, AdapterExperts), "rows have adapters where there are places"
+            change_product(op.down_parts[expert], inner, result, of_rows)
         out[rows] += result if op.weigh_input else factor * result
     return out
 
 
 def _inner(
-    op: Experts, expert: int, x: torch.Tensor, weights: Weights, activation_groups: Mapping[str, int]
+    op: Experts,
+    expert: int,
+    x: torch.Tensor,
+    weights: Weights,
+    activation_groups: Mapping[str, int],
+    adapted: AdaptedRows | None,
 ) -> torch.Tensor:
     up = _linear(x, expert, op.num_experts, op.up, op.up_bias, weights, activation_groups)
+    parts = [up]
+    if op.gate is not None:
+        parts = [_linear(x, expert, op.num_experts, op.gate, op.gate_bias, weights, activation_groups), up]
+    elif op.is_gated:
+        parts = list(up.chunk(2, dim=-1))
+    if adapted is not None:
+        assert isinstance(op, AdapterExperts), "rows have adapters where there are places"
+        for part, product in zip(op.inner_parts[len(parts) * expert :], parts, strict=False):
+            change_product(part, x, product, adapted)
     if not op.is_gated:
-        return activate(up, op.kind)
-    if op.gate is None:
-        gate, up = up.chunk(2, dim=-1)
-    else:
-        gate = _linear(x, expert, op.num_experts, op.gate, op.gate_bias, weights, activation_groups)
+        return activate(parts[0], op.kind)
+    gate, up = parts
     if op.limit is not None:
         gate, up = gate.clamp(max=op.limit), up.clamp(-op.limit, op.limit)
     activated = gate * torch.sigmoid(op.alpha * gate) if op.kind == "silu" else activate(gate, op.kind)

@@ -13,7 +13,10 @@ class AdapterSection(Section):
 
     name: ModelName = field(REQUIRED, "What clients send as `model`.", apply="adapters")
     source: Text = field(
-        REQUIRED, "A folder that peft saved, or the hub's hf://owner/name.", apply="adapters", vllm="path"
+        REQUIRED,
+        "A folder that peft saved, a GGUF file, or the hub's hf://owner/name.",
+        apply="adapters",
+        vllm="path",
     )
     sha256: Sha256 | None = field(
         None, "Digest of the adapter, as `appliance plan` shows it: other files are refused.", apply="adapters"
@@ -48,7 +51,8 @@ class LoraSection(Section):
     )  # fmt: skip
     target_modules: list[Text] | None = field(
         None,
-        "Modules that adapters may change, by the end of their names: q_proj. Default: all linear maps of the layers.",
+        "Modules that adapters may change, by the end of their names: q_proj. Default: all linear maps of the layers, "
+        "and head, embedding, routers and experts if a listed adapter changes them.",
         vllm="lora_target_modules",
     )
     bias: bool = field(False, "Use the adapters' biases.", built=False, vllm="enable_lora_bias")
