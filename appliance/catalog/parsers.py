@@ -30,6 +30,7 @@ TOOL_PARSERS: tuple[Parser, ...] = (
     _tools("glm45", "<arg_key>"),
     _tools("kimi_k2", "<|tool_call_begin|>"),
     _tools("deepseek_v3", "<\uff5ctool\u2581call\u2581begin\uff5c>"),
+    _tools("gemma4", "<|tool_call>", "<tool_call|>"),
     _tools("internlm", "<|action_start|>"),
     _tools("llama4_pythonic", "<|python_start|>"),
     _tools("llama3_json", "<|python_tag|>"),

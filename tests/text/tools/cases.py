@@ -212,6 +212,22 @@ GLM45 = [
     Case("glm45", "<tool_call>weather<arg_key>city</arg_key>oops", "oops", (("weather!", '{"city": '),)),
 ]  # fmt: skip
 
+GEMMA4 = [
+    Case("gemma4", "plain <tool_call|>", "plain <tool_call|>"),
+    Case("gemma4", 'Hm.<|tool_call>call:weather{city:<|"|>Oslo<|"|>}<tool_call|>', "Hm.", ONE),
+    Case("gemma4", '<|tool_call>call:weather{city:<|"|>Oslo<|"|>}<tool_call|><|tool_call>call:now{}<tool_call|>',
+         "", TWO),
+    Case("gemma4", '<|tool_call>call:weather{city:<|"|>a "b" {c},\n<|"|>,days:-2.5e3,unit:None,'
+         'options:{a:[1,<|"|>x<|"|>,true],b:{}}}<tool_call|>', "",
+         (("weather", '{"city": "a \\"b\\" {c},\\n", "days": -2.5e3, "unit": null, '
+                      '"options": {"a": [1, "x", true], "b": {}}}'),)),
+    Case("gemma4", '<|tool_call>call:weather{<|"|>city<|"|>: "Oslo"}<tool_call|>', "", ONE),
+    Case("gemma4", "<|tool_call>hello", "<|tool_call>hello"),
+    Case("gemma4", "<|tool_call>call:weather oops", "<|tool_call>call:weather oops"),
+    Case("gemma4", "<|tool_call>call:weather{days:oops,}", "oops,}", (("weather!", '{"days": '),)),
+    Case("gemma4", '<|tool_call>call:weather{city:<|"|>Os', "", (("weather!", '{"city": "Os'),)),
+]  # fmt: skip
+
 KIMI = [
     Case("kimi_k2", "<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>"
          f"{OSLO}<|tool_call_end|><|tool_call_begin|>functions.now:1<|tool_call_argument_begin|>{{}}<|tool_call_end|>"
@@ -230,5 +246,5 @@ CASES: list[Case] = [
     *_array("jamba", "<tool_calls>", "\n</tool_calls>"),
     *_array("hunyuan_a13b", "<tool_calls>", "</tool_calls>"),
     *_array("phi4_mini_json", "functools", ""),
-    *LLAMA3, *PYTHONIC, *MISTRAL, *DEEPSEEK, *QWEN3_CODER, *GLM45, *KIMI,
+    *LLAMA3, *PYTHONIC, *MISTRAL, *DEEPSEEK, *QWEN3_CODER, *GLM45, *GEMMA4, *KIMI,
 ]  # fmt: skip
