@@ -1,7 +1,7 @@
-"""Where the native libraries of this installation are, and how to get one that is not."""
+"""Where the native libraries of this installation are, how to get one that is not, and which torch there is."""
 
 from collections.abc import Iterable, Iterator
-from importlib import resources
+from importlib import metadata, resources
 from pathlib import Path
 
 _PREFIX = "libappliance_cpu_"
@@ -17,6 +17,14 @@ def built_levels() -> tuple[str, ...]:
     """The processor levels whose libraries are installed, sorted."""
     files = (path for folder in _folders() for path in folder.glob(f"{_PREFIX}*.so"))
     return tuple(sorted({path.stem.removeprefix(_PREFIX) for path in files}))
+
+
+def torch_version() -> str:
+    """The version of the installed torch, with its build; empty if it is not installed. Nothing is imported."""
+    try:
+        return metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def build_hint(level: str, built: Iterable[str] = ()) -> str:

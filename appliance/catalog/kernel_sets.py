@@ -11,6 +11,7 @@ DeviceKind = Literal["cpu", "cuda", "rocm"]
 
 _CPU_LAYOUTS = ("f32", "f16", "bf16", *INTEGER_LAYOUTS, *CODED_LAYOUTS)
 _CPU_MODULE = "appliance.kernels.cpu.kernel_set"
+_GPU_MODULE = "appliance.kernels.gpu.kernel_set"
 _AVX2_FLAGS = ("avx2", "f16c", "fma")
 _AVX512_FLAGS = (*_AVX2_FLAGS, "avx512bw", "avx512dq", "avx512f", "avx512vl")
 _AVX512_VNNI_FLAGS = (*_AVX512_FLAGS, "avx512_vnni")
@@ -56,6 +57,8 @@ class KernelSetFacts(msgspec.Struct, frozen=True):
     activation_dtypes: tuple[str, ...] = ("f32",)
     integer_activation_bytes: int = 2  # of one activation multiplied with integer weights; 1 with VNNI
     panel: int = 16  # rows of a weight and elements of a KV head are padded to this
+    uses_torch: bool = False  # runs on torch, whose build has to know the device
+    is_batch_invariant: bool = True  # False: a row rounds by how many rows are computed with it
     is_automatic: bool = True  # False: planned only if a profile or a spec names it
     runs: Literal["programs", "models"] = "programs"  # models: modelling code that is not ours, in one float type
 
@@ -70,14 +73,34 @@ class KernelSetFacts(msgspec.Struct, frozen=True):
         return self.name.removeprefix("cpu-") if self.name.startswith("cpu-") else None
 
 
+def _on_torch(name: str, device: DeviceKind, support: SupportClass, *, is_automatic: bool = True) -> KernelSetFacts:
+    """One executor of step programs on torch. On the CPU it is there so that its logic is tested."""
+    return KernelSetFacts(
+        name,
+        device,
+        support,
+        _GPU_MODULE,
+        block_sizes=(16, 32, 64, 128),
+        default_block_size=64,
+        can_quantize_activations=False,
+        can_screen_logits=False,
+        activation_dtypes=("bf16", "f16", "f32"),
+        panel=1,
+        uses_torch=True,
+        is_batch_invariant=False,
+        is_automatic=is_automatic,
+    )
+
+
 _TABLE = (
     KernelSetFacts(
         "reference", "cpu", "tested here", "appliance.kernels.reference.kernel_set", is_automatic=False, panel=1,
-        can_screen_logits=False,
+        can_screen_logits=False, is_batch_invariant=False,
     ),
     KernelSetFacts(
         MODELLING, "cpu", "tested here", "appliance.kernels.modelling.kernel_set", is_automatic=False, panel=1,
         layouts=("f32", "f16", "bf16"), can_quantize_activations=False, can_screen_logits=False,
+        is_batch_invariant=False,
         activation_dtypes=("f32", "bf16", "f16"), runs="models",
     ),
     KernelSetFacts("cpu-generic", "cpu", "tested here", _CPU_MODULE),
@@ -89,18 +112,25 @@ _TABLE = (
                    integer_activation_bytes=1),
     KernelSetFacts("cpu-amx", "cpu", "compiled here", _CPU_MODULE, required_flags=_AMX_FLAGS,
                    integer_activation_bytes=1),
-    KernelSetFacts(
-        "cuda-triton", "cuda", "untested", None, block_sizes=(8, 16, 32),
-        kv_dtypes=("f32", "bf16", "f16", "fp8_e4m3", "fp8_e5m2"), can_quantize_activations=False,
-        can_screen_logits=False,
-        activation_dtypes=("bf16", "f16", "f32"), panel=1,
-    ),
-    KernelSetFacts(
-        "rocm-triton", "rocm", "untested", None, block_sizes=(8, 16, 32),
-        kv_dtypes=("f32", "bf16", "f16", "fp8_e4m3"), can_quantize_activations=False,
-        can_screen_logits=False,
-        activation_dtypes=("bf16", "f16", "f32"), panel=1,
-    ),
+    _on_torch("torch", "cpu", "tested here", is_automatic=False),
+    _on_torch("cuda", "cuda", "untested"),
+    _on_torch("rocm", "rocm", "untested"),
 )  # fmt: skip
 
 KERNEL_SETS: dict[str, KernelSetFacts] = {entry.name: entry for entry in _TABLE}
+
+
+def torch_obstacle(entry: KernelSetFacts, torch: str | None) -> str:
+    """Says why a set cannot run on the installed torch; empty if it can, or if nothing is known of it.
+
+    torch: its version with the build behind a plus sign, such as 2.13.0+cu130, where nothing is a build for CUDA; empty
+    if it is not installed; None if nothing is known.
+    """
+    if not entry.uses_torch or torch is None:
+        return ""
+    if not torch:
+        return f"it needs torch; pip install 'appliance[{entry.name}]'"
+    build = torch.partition("+")[2]
+    fits = {"cpu": True, "cuda": not build or build.startswith("cu"), "rocm": build.startswith("rocm")}
+    needed = f"it needs a torch for {entry.device}, and {torch} is installed; pip install 'appliance[{entry.name}]'"
+    return "" if fits[entry.device] else needed

@@ -96,7 +96,8 @@ def execution_of(plan: EnginePlan, config: SchedulerConfig) -> Execution:
         num_states=config.num_states,
         max_loras=num_adapter_slots(config.max_loras),
     )
-    numerics = Numerics(plan.precision.kv_dtype, plan.precision.quantize_activations)
+    precision = plan.precision
+    numerics = Numerics(precision.kv_dtype, precision.quantize_activations, activation_dtype=precision.activations)
     if plan.adapters is not None:
         numerics = replace(numerics, lora_dtype=plan.adapters.dtype)
     placement = Placement(plan.kernels.num_threads, plan.device, plan.kernels.screen_logits)

@@ -67,4 +67,5 @@ class HardwareFacts(msgspec.Struct, frozen=True, kw_only=True):
     memory: MemoryFacts
     accelerators: tuple[AcceleratorFacts, ...] = ()
     measured: MeasuredFacts | None = None
+    torch: str | None = None  # its version with its build; "": it is not installed; None: nothing is known
     built_levels: tuple[str, ...] | None = None  # of the CPU, whose native libraries are installed; None: taken as all

@@ -25,6 +25,7 @@ class Numerics:
     # Inputs of ROUNDED_INPUT_LAYOUTS are int8 in groups of min(group_size, 256) columns; else f32.
     quantize_activations: bool
     lora_dtype: str = "bf16"  # of the maps of adapters: "f32" or "bf16"
+    activation_dtype: str = "f32"  # of slots whose type the program leaves open; the CPU sets have no other
 
 
 @dataclass(frozen=True, slots=True)

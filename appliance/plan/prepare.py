@@ -11,7 +11,7 @@ from appliance.base.environ import cache_dir
 from appliance.base.errors import ApplianceError, ExitCode
 from appliance.base.texts import utf8_text, without_mark
 from appliance.catalog.architectures import ARCHITECTURES
-from appliance.catalog.kernel_sets import KERNEL_SETS
+from appliance.catalog.kernel_sets import KERNEL_SETS, torch_obstacle
 from appliance.catalog.templates import QWEN3_RERANKER, SHIPPED, shipped_template
 from appliance.checkpoint import mistral
 from appliance.checkpoint.adapter import AdapterFacts, read_adapter
@@ -104,12 +104,13 @@ def find_machine(spec: DeploymentSpec, hardware: str | None) -> Machine:
     if wanted != AUTO:
         profiles = tuple(profile for profile in profiles if profile.device == wanted)
     elif hardware is None:
-        profiles = tuple(profile for profile in profiles if _can_run(profile))
+        profiles = tuple(profile for profile in profiles if _can_run(profile, facts))
     return Machine(facts, select_profile(facts, profiles).profile)
 
 
-def _can_run(profile: Profile) -> bool:
-    return any(name in KERNEL_SETS and KERNEL_SETS[name].is_built for name in profile.kernel_sets)
+def _can_run(profile: Profile, facts: HardwareFacts) -> bool:
+    known = (KERNEL_SETS[name] for name in profile.kernel_sets if name in KERNEL_SETS)
+    return any(entry.is_built and not torch_obstacle(entry, facts.torch) for entry in known)
 
 
 def load_model_facts(path: Path) -> ModelFacts:

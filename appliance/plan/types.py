@@ -160,7 +160,7 @@ class KernelChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KernelPlan(msgspec.Struct, frozen=True, kw_only=True):
-    kernel_set: str  # "cpu-avx2", "reference", "cuda-triton"
+    kernel_set: str  # "cpu-avx2", "reference", "cuda"
     support: Literal["tested here", "compiled here", "untested"]
     choices: tuple[KernelChoice, ...]
     num_threads: int

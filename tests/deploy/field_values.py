@@ -124,6 +124,7 @@ CHECKED = "a rule of the spec: it allows another field, which is planned"
 A_FILE = "what the file says is in the plan, which `test_classes_of_planned_values` has the class of"
 A_PLACE = "a path that is made whole before planning; see tests/plan/test_adapters.py"
 UNCHANGED: dict[str, str] = {
+    "hardware.device": "a machine with one kind of device has no other",
     "model.source": A_FILE,
     "model.tokenizer": A_FILE,
     "decoding.generation_config": A_FILE,

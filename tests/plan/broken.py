@@ -39,7 +39,7 @@ BROKEN = (
     Broken(MODEL + "hardware: {num_threads: 4096}\n", "plan/threads", "hardware.num_threads", 6, 25),
     Broken(MODEL + "hardware: {kernels: {kernel_set: cpu-avx1024}}\n", "plan/kernel-set",
            "hardware.kernels.kernel_set", 6, 34),
-    Broken(MODEL + "hardware: {kernels: {kernel_set: cuda-triton}}\n", "plan/kernel-set",
+    Broken(MODEL + "hardware: {kernels: {kernel_set: cuda}}\n", "plan/kernel-set",
            "hardware.kernels.kernel_set", 6, 34),
     Broken(MODEL + "hardware: {kernels: {kernel_set: cpu-amx}}\n", "plan/kernel-set",
            "hardware.kernels.kernel_set", 6, 34),

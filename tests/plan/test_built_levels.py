@@ -52,7 +52,7 @@ def test_a_set_that_is_named_is_refused_at_its_place() -> None:
     [found] = caught.value.diagnostics
     assert (found.path, found.rule) == ("hardware.kernels.kernel_set", "plan/kernel-set")
     assert "its native library is not installed" in found.message
-    assert found.allowed == "auto, reference, cpu-avx512_bf16"
+    assert found.allowed == "auto, reference, cpu-avx512_bf16, torch"
 
 
 def test_this_installation_has_the_libraries_of_its_levels() -> None:

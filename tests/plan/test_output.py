@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from appliance.base.errors import ApplianceError
 from appliance.cli import plan as plan_verb
 from appliance.cli.arguments.machine import PlanArguments
+from appliance.hardware import HardwareFacts
 from appliance.plan.boot import BootReport, compare_boot, read_boot_report
 from appliance.plan.prepare import CannotRunError, find_machine, prepare
 from appliance.plan.render import render_comparison, render_json, render_text
@@ -91,18 +93,29 @@ def test_verb_answers_its_exit_codes(tmp_path: Path, facts_file: Path, capsys: p
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_what_cannot_run_is_planned_but_refused_to_run(tmp_path: Path, facts_file: Path) -> None:
+def with_torch(name: str, version: str) -> HardwareFacts:
+    return msgspec.structs.replace(machine(name), torch=version)
+
+
+def test_what_cannot_run_is_planned_but_refused_to_run(
+    tmp_path: Path, facts_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spec = write_spec(tmp_path, MODEL)
-    planned = prepare(spec, hardware="amd-mi300x-192g", model_facts=facts_file, to_run=False).plan
+    monkeypatch.setattr("appliance.plan.prepare.probe_machine", lambda: with_torch("amd-mi300x-192g", "2.13.0+cpu"))
+    on_rocm = ["hardware.device=rocm"]
+    planned = prepare(spec, overrides=on_rocm, model_facts=facts_file, to_run=False).plan
     assert planned.cannot_run
-    with pytest.raises(CannotRunError, match="rocm-triton is not in this version") as caught:
-        prepare(spec, hardware="amd-mi300x-192g", model_facts=facts_file)
+    with pytest.raises(
+        CannotRunError, match=r"rocm cannot run: it needs a torch for rocm, and 2\.13\.0\+cpu"
+    ) as caught:
+        prepare(spec, overrides=on_rocm, model_facts=facts_file)
     assert caught.value.exit_code == 2
 
 
 def test_this_machine_is_planned_on_what_it_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("appliance.plan.prepare.probe_machine", lambda: machine("nvidia-l4-24g"))
-    assert find_machine(load().spec, None).profile.device == "cpu"
+    for version, device in (("", "cpu"), ("2.13.0+cpu", "cpu"), ("2.13.0", "cuda"), ("2.13.0+cu130", "cuda")):
+        monkeypatch.setattr("appliance.plan.prepare.probe_machine", partial(with_torch, "nvidia-l4-24g", version))
+        assert find_machine(load().spec, None).profile.device == device
     assert find_machine(load().spec, "nvidia-l4-24g").profile.device == "cuda"
 
 

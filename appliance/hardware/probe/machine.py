@@ -4,7 +4,7 @@ import os
 import platform
 from pathlib import Path
 
-from appliance.base.native import built_levels
+from appliance.base.native import built_levels, torch_version
 from appliance.hardware.facts import HardwareFacts, MemoryFacts
 from appliance.hardware.measured import load_measured
 from appliance.hardware.probe.amd import probe_amd
@@ -32,6 +32,7 @@ def probe_machine(
         memory=_memory(root),
         accelerators=probe_nvidia(root) + probe_amd(root),
         built_levels=built_levels(),
+        torch=torch_version(),
     )
     return load_measured(facts)
 

@@ -87,7 +87,7 @@ class HardwareSection(Section):
 
     profile: Auto[Text] = field("auto", "A profile by name.", auto="the most specific whose rules match the facts")
     device: Literal["auto", "cpu", "cuda", "rocm"] = field(
-        "auto", "Kind of device.", auto="the best kind that is there", built_values=("auto", "cpu")
+        "auto", "Kind of device.", auto="the best kind that is there and that the installed packages can use"
     )
     memory: MemorySection = field(MemorySection, "Shares of memory.")
     num_threads: Auto[PositiveInt] = field(

@@ -1,0 +1,76 @@
+"""The device on which a GPU set runs: a GPU, or torch's CPU device, which runs the same code in tests."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from appliance.kernels.errors import BindError
+
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "int32": torch.int32}
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One device. `name` is torch's for it; ROCm's devices are called cuda there too."""
+
+    name: torch.device
+
+    @classmethod
+    def named(cls, kind: str) -> "Device":
+        """Returns the device of a plan: "cpu", "cuda" or "rocm", with ":1" for the second. Raises BindError if torch
+        has none."""
+        name = kind.replace("rocm", "cuda")
+        if name.startswith("cuda") and not torch.cuda.is_available():
+            built = torch.version.hip if kind.startswith("rocm") else torch.version.cuda
+            reason = "finds no driver or no device" if built else f"was built without {kind.partition(':')[0]}"
+            raise BindError(f"there is no {kind} device: torch {torch.__version__} {reason}")
+        return cls(torch.device(name))
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.name.type == "cuda"
+
+    def zeros(self, *shape: int, dtype: torch.dtype) -> torch.Tensor:
+        """Allocates zeros. Raises BindError if the device's memory does not suffice."""
+        try:
+            return torch.zeros(*shape, dtype=dtype, device=self.name)
+        except torch.OutOfMemoryError as error:
+            size = int(np.prod(shape)) * dtype.itemsize
+            raise BindError(f"{self.name} has no room for {size} bytes: {error}") from error
+
+    def staging(self, size_bytes: int) -> torch.Tensor:
+        """Returns host memory uint8 [size_bytes] from which the device can copy by itself."""
+        return torch.zeros(size_bytes, dtype=torch.uint8, pin_memory=self.is_gpu)
+
+    def put(self, array: np.ndarray) -> torch.Tensor:
+        """Returns a copy of an array on the device."""
+        own = np.ascontiguousarray(array)
+        host = torch.from_numpy(own if own.flags.writeable else own.copy())
+        return host.to(self.name, copy=True)
+
+    def event(self) -> "DeviceEvent":
+        """Returns a mark in the device's work for which the host can wait."""
+        return DeviceEvent(torch.cuda.Event() if self.is_gpu else None)  # type: ignore[no-untyped-call]  # torch leaves its types out
+
+    def wait(self) -> None:
+        """Waits until all work that was given to the device has ended."""
+        if self.is_gpu:
+            torch.cuda.synchronize(self.name)
+
+
+class DeviceEvent:
+    """A mark in the work of a device; of torch's CPU device, whose work has always ended, nothing."""
+
+    def __init__(self, event: torch.cuda.Event | None) -> None:
+        self._event = event
+
+    def record(self) -> None:
+        """Sets the mark behind all work that was given to the device until now."""
+        if self._event is not None:
+            self._event.record()
+
+    def wait(self) -> None:
+        """Waits until the device has come to the mark; one that was never set is passed."""
+        if self._event is not None:
+            self._event.synchronize()

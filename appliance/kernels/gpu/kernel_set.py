@@ -1,0 +1,201 @@
+"""The GPU kernel sets: one executor of step programs on torch, for CUDA, for ROCm, and for torch's CPU device."""
+
+import time
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+
+from appliance.kernels.errors import BindError, KernelSetError, StepError
+from appliance.kernels.execution import Execution
+from appliance.kernels.gpu.adapters import DeviceAdapters
+from appliance.kernels.gpu.caches import CacheMemory
+from appliance.kernels.gpu.checks import StepBounds, check_sampling, vocabulary_of
+from appliance.kernels.gpu.device import DTYPES, Device
+from appliance.kernels.gpu.inputs import InputBuffer
+from appliance.kernels.gpu.logits import DeviceLogits
+from appliance.kernels.gpu.matrices import load_matrix, load_vector
+from appliance.kernels.gpu.operators.table import implementation
+from appliance.kernels.gpu.sampler import sample
+from appliance.kernels.gpu.step import BoundModel, DeviceStep
+from appliance.kernels.interface import LowRankMap, StepInputs
+from appliance.kernels.layout import CanonicalWeight
+from appliance.kernels.logits import Logits
+from appliance.kernels.packed_cache import PackedCache
+from appliance.kernels.reference.states import state_slots
+from appliance.kernels.sampling import SampledBatch, SamplingBatch
+from appliance.program.arena import Liveness
+from appliance.program.operators import StepProgram
+from appliance.program.roofline import program_work
+from appliance.program.slots import Extent, Slot
+from appliance.program.work import Forms, OperatorWork, WeightSize
+
+_DEVICE_KINDS = {"torch": "cpu", "cuda": "cuda", "rocm": "rocm"}
+
+
+class GpuExecutable:
+    """Runs a program operator by operator. All memory but what torch needs inside an operator is allocated here."""
+
+    def __init__(
+        self,
+        program: StepProgram,
+        weights: Mapping[str, CanonicalWeight],
+        execution: Execution,
+        device: Device,
+        adapted: StepProgram | None,
+    ) -> None:
+        limits, numerics = execution.limits, execution.numerics
+        self._device, self._program, self._adapted, self._limits = device, program, adapted, limits
+        self._kv_dtype = numerics.kv_dtype
+        self._seconds: np.ndarray | None = None
+        self._sampled = device.zeros(limits.max_num_sampled, dtype=torch.int32)
+        matrices, vectors = program.matrices(), program.vectors()
+        self._matrices = {name: load_matrix(name, weights, device) for name in weights if name in matrices}
+        self._vectors = {name: load_vector(weights[name], device) for name in weights if name in vectors}
+        self._caches = CacheMemory.of(program, execution, device)
+        with device.name:
+            self._states = state_slots(program.states, limits.num_states)
+        self._inputs = InputBuffer(limits, len(program.kv_layout().groups), device)
+        self._adapters = (
+            None if adapted is None else DeviceAdapters(adapted, limits.max_loras, numerics.lora_dtype, device)
+        )
+        rows = {name: matrix.shape[0] for name, matrix in self._matrices.items()}
+        rows |= {name: len(vector) for name, vector in self._vectors.items()}
+        self._bounds = StepBounds(program, limits, *vocabulary_of(program, rows), has_adapters=adapted is not None)
+        dtype = DTYPES[numerics.activation_dtype]
+        self._arena, buffers = _placed(adapted or program, execution, dtype, device)
+        self._bound = BoundModel(
+            device, dtype, buffers, self._matrices, self._vectors, self._caches.caches, self._states, self._adapters
+        )
+
+    @torch.inference_mode()
+    def run(self, inputs: StepInputs) -> DeviceLogits:
+        self._bounds.check(inputs)
+        arrays = self._inputs.load(inputs)
+        if inputs.follows:
+            arrays.token_ids.copy_(self._sampled[: len(arrays.token_ids)])
+        step = DeviceStep(self._bound, arrays)
+        program = self._program if inputs.adapters is None or self._adapted is None else self._adapted
+        for index, op in enumerate(program.operators):
+            started = time.perf_counter()
+            implementation(type(op))(op, step)
+            if self._seconds is not None:
+                self._device.wait()
+                self._seconds[index] += time.perf_counter() - started
+        return DeviceLogits(step.slot(self._program.logits))
+
+    @torch.inference_mode()
+    def sample(self, logits: Logits, batch: SamplingBatch) -> SampledBatch:
+        assert isinstance(logits, DeviceLogits), "logits are those of this executable"
+        check_sampling(batch, logits.values.shape[1])
+        sampled = sample(logits.values, batch, self._device)
+        self._sampled[: batch.num_rows].copy_(sampled.token_ids)
+        return sampled.batch
+
+    @torch.inference_mode()
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copies blocks (source, destination). Raises StepError for a block number out of range."""
+        blocks = np.asarray(pairs, np.int64).reshape(-1, 2)
+        if ((blocks < 0) | (blocks >= self._limits.num_blocks)).any():
+            raise StepError(f"blocks are 0 to {self._limits.num_blocks - 1}")
+        for source, target in blocks:  # in order: a block may be copied on
+            self._caches.copy(source, target)
+
+    def put_adapter(self, slot: int, maps: Mapping[str, LowRankMap]) -> None:
+        self._own_adapters().put(slot, maps)
+
+    def drop_adapter(self, slot: int) -> None:
+        self._own_adapters().drop(slot)
+
+    def _own_adapters(self) -> DeviceAdapters:
+        if self._adapters is None:
+            raise BindError("the program was bound without places for adapters")
+        return self._adapters
+
+    def time_operators(self, seconds: np.ndarray | None) -> None:
+        self._seconds = seconds
+
+    def operator_work(self) -> tuple[OperatorWork, ...]:
+        def size_of(name: str) -> WeightSize:
+            return WeightSize(self._matrices[name].nbytes, "bf16")
+
+        return program_work(self._program, Forms(size_of, self._kv_dtype, int8_inputs=False))
+
+    @property
+    def shared_keys(self) -> int:
+        return 0
+
+    @property
+    def memory_bytes(self) -> Mapping[str, int]:
+        vectors = sum(vector.nbytes for vector in self._vectors.values())
+        return {
+            "weights": vectors + sum(matrix.nbytes for matrix in self._matrices.values()),
+            "kv_cache": self._caches.size_bytes,
+            **({"states": sum(slots.nbytes for slots in self._states)} if self._states else {}),
+            **({} if self._adapters is None else {"adapters": self._adapters.size_bytes}),
+            "activations": self._arena.nbytes,
+            "workspace": self._inputs.size_bytes + self._caches.spare_bytes,
+        }
+
+    def close(self) -> None:
+        """Frees everything: nothing else refers to the memory."""
+        self._device.wait()
+        del self._matrices, self._vectors, self._caches, self._states, self._inputs, self._adapters
+        del self._arena, self._bound, self._sampled
+
+
+def _placed(
+    program: StepProgram, execution: Execution, dtype: torch.dtype, device: Device
+) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
+    """Allocates the activations: slots whose lifetimes do not overlap share memory."""
+    limits = execution.limits
+    rows = {Extent.TOKENS: limits.max_num_batched_tokens, Extent.SAMPLED: limits.max_num_sampled}
+
+    def type_of(slot: Slot) -> torch.dtype:
+        """Logits are sampled from, and routing is decided, in f32."""
+        narrow = slot.dtype == "f32" and slot.index != program.logits.index
+        return dtype if narrow else DTYPES[slot.dtype]
+
+    def size_of(slot: Slot) -> int:
+        return rows[slot.extent] * slot.width * type_of(slot).itemsize
+
+    placed = Liveness.of(program).arena(size_of)
+    arena = device.zeros(placed.size_bytes, dtype=torch.uint8)
+    slots = [slot for slot in program.slots if slot.index in placed.offsets]
+    return arena, {
+        slot.index: arena[placed.offsets[slot.index] : placed.offsets[slot.index] + size_of(slot)]
+        .view(type_of(slot))
+        .view(rows[slot.extent], slot.width)
+        for slot in slots
+    }
+
+
+class GpuKernelSet:
+    def __init__(self, name: str) -> None:
+        """Raises KernelSetError if there is no such device."""
+        self.name = name
+        try:
+            Device.named(_DEVICE_KINDS[name])
+        except BindError as error:
+            raise KernelSetError(str(error), hint="appliance doctor shows the devices") from error
+
+    def bind(
+        self,
+        program: StepProgram,
+        weights: Mapping[str, CanonicalWeight],
+        execution: Execution,
+        cache: PackedCache | None = None,
+        adapted: StepProgram | None = None,
+    ) -> GpuExecutable:
+        """Binds a program. Weights lie on the device as they are planned, so nothing is packed and kept."""
+        if execution.numerics.quantize_activations:
+            raise BindError(f"kernel set {self.name} does not round activations")
+        kind = _DEVICE_KINDS[self.name]
+        if execution.placement.device.partition(":")[0] != kind:
+            raise BindError(f"kernel set {self.name} runs on {kind}, not on {execution.placement.device}")
+        return GpuExecutable(program, weights, execution, Device.named(execution.placement.device), adapted)
+
+
+def load(name: str) -> GpuKernelSet:
+    """Loads a set by its name. Raises KernelSetError if torch has no device for it."""
+    return GpuKernelSet(name)

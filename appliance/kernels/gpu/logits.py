@@ -1,0 +1,25 @@
+"""The logits of a step, which stay on the device."""
+
+from dataclasses import dataclass, field
+
+import torch
+
+from appliance.kernels.logits import Float32Array
+from appliance.kernels.revision import new_revision
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLogits:
+    """values: f32 [R, V] on the device."""
+
+    values: torch.Tensor
+    revision: int = field(init=False, default_factory=new_revision, compare=False)
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.values)
+
+    def row(self, at: int) -> Float32Array:
+        """Copies row `at` to the host, and waits for it."""
+        row: Float32Array = self.values[at].cpu().numpy()
+        return row

@@ -1,0 +1,42 @@
+"""Routed experts by torch: expert after expert, over the rows that chose it."""
+
+import torch
+
+from appliance.kernels.gpu.step import DeviceStep
+from appliance.kernels.reference.activations import activate
+from appliance.program.routing import Experts
+
+
+def experts(op: Experts, step: DeviceStep) -> None:
+    """Sums in f32, in the order of experts. It asks the device which experts were chosen, so it waits for it."""
+    x, chosen, factors = (step.slot(slot) for slot in (op.x, op.experts, op.factors))
+    out = torch.zeros(len(x), op.out.width, device=x.device)
+    for expert in torch.unique(chosen).tolist():
+        rows, place = torch.nonzero(chosen == expert, as_tuple=True)
+        factor = factors[rows, place][:, None].float()
+        inputs = (x[rows] * factor).to(x.dtype) if op.weigh_input else x[rows]
+        result = _linear(_inner(op, expert, inputs, step), expert, op, op.down, op.down_bias, step).float()
+        out.index_add_(0, rows, result if op.weigh_input else factor * result)
+    step.slot(op.out).copy_(out)
+
+
+def _inner(op: Experts, expert: int, x: torch.Tensor, step: DeviceStep) -> torch.Tensor:
+    up = _linear(x, expert, op, op.up, op.up_bias, step)
+    if not op.is_gated:
+        return activate(up, op.kind)
+    if op.gate is None:
+        gate, up = up.chunk(2, dim=-1)
+    else:
+        gate = _linear(x, expert, op, op.gate, op.gate_bias, step)
+    if op.limit is not None:
+        gate, up = gate.clamp(max=op.limit), up.clamp(-op.limit, op.limit)
+    activated = gate * torch.sigmoid(op.alpha * gate) if op.kind == "silu" else activate(gate, op.kind)
+    return activated * (up + op.up_offset)
+
+
+def _linear(x: torch.Tensor, expert: int, op: Experts, name: str, bias: str | None, step: DeviceStep) -> torch.Tensor:
+    matrix = step.bound.matrices[name]
+    height = matrix.shape[0] // op.num_experts
+    rows = slice(expert * height, (expert + 1) * height)
+    y = x @ matrix.read(rows, x.dtype).T
+    return y if bias is None else y + step.vector(bias)[rows].to(y.dtype)

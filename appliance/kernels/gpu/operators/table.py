@@ -1,0 +1,42 @@
+"""Which function runs an operator."""
+
+from collections.abc import Callable
+from typing import Any
+
+from appliance.kernels.gpu.operators import adapters, attention, dense, experts
+from appliance.kernels.gpu.operators.by_reference import by_reference
+from appliance.kernels.gpu.step import DeviceStep
+from appliance.program import operators as ops
+from appliance.program.adapters import AdapterLinear
+from appliance.program.attention import HeadLinear
+from appliance.program.routing import Experts, GatedAdd
+
+Run = Callable[[Any, DeviceStep], None]
+
+_BY_TORCH: dict[type[Any], Run] = {
+    ops.Embed: dense.embed,
+    ops.RmsNorm: dense.rms_norm,
+    ops.LayerNorm: dense.layer_norm,
+    ops.HeadNorm: dense.head_norm,
+    ops.Linear: dense.linear,
+    HeadLinear: dense.head_linear,
+    ops.Activation: dense.activation,
+    ops.GatedActivation: dense.gated_activation,
+    ops.Rope: dense.rope,
+    ops.Add: dense.add,
+    ops.Copy: dense.copy,
+    ops.GatherRows: dense.gather_rows,
+    ops.SoftCap: dense.soft_cap,
+    ops.Scale: dense.scale,
+    ops.ScaleByWeight: dense.scale_by_weight,
+    GatedAdd: dense.gated_add,
+    ops.KvWrite: attention.kv_write,
+    ops.PagedAttention: attention.paged_attention,
+    Experts: experts.experts,
+    AdapterLinear: adapters.adapter_linear,
+}
+
+
+def implementation(record: type[Any]) -> Run:
+    """Returns the function that runs the operators of a record."""
+    return _BY_TORCH.get(record, by_reference)
