@@ -5,7 +5,7 @@ import random
 import msgspec
 import pytest
 
-from appliance.engine.core.adapter_slots import ServedAdapter
+from appliance.engine.core.adapter_slots import AdapterSlots, ServedAdapter
 from appliance.engine.core.admission import MOST_PASSED
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.core.scheduler import Scheduler
@@ -115,3 +115,72 @@ def test_an_unknown_adapter_is_refused() -> None:
     run = harness(1)
     with pytest.raises(Refusal, match="'a7' is not served"):
         run.scheduler.add(b"", asking("x", "a7", 4, 1))
+
+
+@pytest.mark.parametrize(("times", "most_writes"), [(1, SLOTS), (2, 50), (8, 150)])
+def test_a_working_set_beyond_the_slots_neither_starves_nor_thrashes(times: int, most_writes: int) -> None:
+    """400 requests, 48 of them open at a time, over so many times the slots: slots are written for runs of requests
+    and not for each, and no request waits much longer than most do."""
+    run, chance = harness(times * SLOTS, num_blocks=400), random.Random(3)
+    names, num_requests = [*run.scheduler.adapters.served], 400
+    added: dict[int, int] = {}
+    waited: dict[int, int] = {}
+    while len(added) < num_requests or run.scheduler.has_work:
+        while len(added) < num_requests and len(run.scheduler.open_requests()) < 48:
+            message = asking(str(len(added)), chance.choice(names), chance.randrange(3, 20), chance.randrange(5, 20))
+            run.scheduler.add(b"", message)
+            added[len(added)] = len(run.steps)
+        run.step()
+        for new in run.steps[-1].new_rows:
+            waited.setdefault(new.sequence_id, len(run.steps) - added[new.sequence_id])
+    assert len(waited) == num_requests
+    assert max(waited.values()) < 3 * sorted(waited.values())[num_requests // 2]
+    assert run.scheduler.adapters.num_puts <= most_writes
+
+
+def taken(slots: AdapterSlots, *names: str) -> None:
+    for name in names:
+        adapter = slots.served[name]
+        assert slots.can_take(adapter)
+        slots.take(adapter)
+        slots.release(adapter)
+
+
+def slots_of(num_adapters: int, max_loras: int = 2, pinned: tuple[str, ...] = ()) -> AdapterSlots:
+    slots = AdapterSlots(max_loras)
+    slots.serve({f"a{number}": ServedAdapter(f"d{number}") for number in range(num_adapters)}, pinned)
+    return slots
+
+
+def test_what_is_pinned_or_waited_for_gives_way_last() -> None:
+    slots = slots_of(6, pinned=("d0",))
+    slots.count_waiting(slots.served["a1"], 1)
+    taken(slots, "a0", "a1", "a2", "a3", "a4")
+    assert slots.kept() == {"d0", "d1", "d4"}
+    slots.count_waiting(slots.served["a1"], -1)
+    taken(slots, "a5")
+    assert slots.kept() == {"d0", "d4", "d5"}
+
+
+def test_an_adapter_of_a_pinned_slot_always_starts() -> None:
+    slots = slots_of(4, pinned=("d0",))
+    slots.take(slots.served["a1"])
+    assert not slots.can_take(slots.served["a2"]), "the other slot is the pinned adapter's"
+    assert slots.can_take(slots.served["a0"])
+    slots.take(slots.served["a0"])
+    assert slots.can_take(slots.served["a2"], is_check=True)
+    slots.take(slots.served["a2"], is_check=True)
+    assert slots.kept() == {"d0", "d1", "d2"}
+    assert not slots.can_take(slots.served["a3"])
+
+
+def test_slots_of_what_nobody_needs_are_emptied() -> None:
+    slots = slots_of(3)
+    slots.take(slots.served["a0"])
+    taken(slots, "a1")
+    slots.take_puts()
+    gone = slots.served["a0"]
+    slots.serve({"a2": slots.served["a2"]})
+    assert slots.drop_unneeded() == [1], "a running sequence has a0"
+    slots.release(gone)
+    assert (slots.drop_unneeded(), slots.kept()) == ([0], set())

@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Callable
+from pathlib import PurePath
 from typing import Any, Final
 
-from appliance.deploy.importing.draft import CannotImportError, Draft, with_variables
+from appliance.deploy.importing.draft import CannotImportError, Draft, deployment_name, with_variables
 from appliance.deploy.importing.keys import place_keys
 from appliance.deploy.importing.sources import hub_source
 from appliance.deploy.importing.variables import place_token
@@ -72,7 +73,7 @@ _UNBOUNDED: Final = (-1, -2)
 
 def place_words(draft: Draft, words: list[str]) -> None:
     """From behind the program's name. Raises CannotImportError when no flag names a model."""
-    found = read_arguments(words, lambda name: Arity.NONE if name in _SWITCHES else Arity.ONE, _ALIASES)
+    found = read_arguments(words, _arity, _ALIASES)
     for word in found.positional:
         draft.leave(word, "a stray word")
     for option in found.options:
@@ -83,6 +84,12 @@ def place_words(draft: Draft, words: list[str]) -> None:
             _place_file(draft, option)
     if draft.get("model.source") is None:
         raise CannotImportError("the command names no file: -m, --model or -hf")
+
+
+def _arity(name: str) -> Arity:
+    if name == "lora_scaled":
+        return Arity.MANY
+    return Arity.NONE if name in _SWITCHES else Arity.ONE
 
 
 def _place(draft: Draft, option: Option) -> None:
@@ -143,6 +150,21 @@ def _put_template(draft: Draft, option: Option, value: str) -> None:
         draft.leave(option.origin, "a template that llama.cpp brings; the checkpoint's own is used")
 
 
+def _put_adapters(draft: Draft, option: Option, value: str) -> None:
+    """--lora FILE,... and --lora-scaled FILE:SCALE,... (older: FILE SCALE). There every request has them."""
+    for part in value.replace(" ", ":").split(","):
+        path, _, scale = part.rpartition(":") if option.name == "lora_scaled" else (part, "", "")
+        if not path:
+            draft.leave(option.origin, "an adapter and its scale, FILE:SCALE")
+            continue
+        adapter = {"name": deployment_name(PurePath(path).stem), "source": path}
+        if scale:
+            adapter["scale"] = number(scale)
+        draft.add("lora.adapters", [adapter], option.origin)
+        said = f"{option.origin}: requests name the adapter {adapter['name']!r}; the model alone has none"
+        draft.notes.append(said)
+
+
 def number(text: str) -> Any:
     """The number that a text is, else the text."""
     if re.fullmatch(r"-?\d+", text):
@@ -157,6 +179,8 @@ _SPECIAL: Final[dict[str, Callable[[Draft, Option, str], None]]] = {
     "hf_repo_draft": lambda draft, option, value: draft.put("speculative.model", hub_source(value), option.origin),
     "hf_token": lambda draft, option, value: place_token(draft, " ".join(option.words), option.origin),
     "api_key": lambda draft, option, value: place_keys(draft, option.words, option.flag),
+    "lora": _put_adapters,
+    "lora_scaled": _put_adapters,
     "port": _put_port,
     "alias": _put_names,
     "chat_template": _put_template,

@@ -229,3 +229,17 @@ def test_the_verb_takes_a_line_as_one_word_or_as_many(kind: str, capsys: pytest.
     text = capsys.readouterr().out
     assert main(["import", kind, "--", *words[kind]]) == 0
     assert capsys.readouterr().out == text
+
+
+def test_adapters_of_llama_server_have_names_and_scales() -> None:
+    command = "llama-server -m m.gguf --lora /a/First_One.gguf --lora-scaled /a/two.gguf:0.5,/a/three.gguf:2"
+    found = import_command(command)
+    assert errors_of(found.document) == []
+    assert at(found.document, "lora.adapters") == [
+        {"name": "first-one", "source": "/a/First_One.gguf"},
+        {"name": "two", "source": "/a/two.gguf", "scale": 0.5},
+        {"name": "three", "source": "/a/three.gguf", "scale": 2},
+    ]
+    assert "requests name the adapter 'two'" in told(found)
+    older = import_command("llama-server -m m.gguf --lora-scaled /a/two.gguf 0.5 --port 9000")
+    assert at(older.document, "lora.adapters") == [{"name": "two", "source": "/a/two.gguf", "scale": 0.5}]
