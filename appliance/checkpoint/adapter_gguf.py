@@ -13,6 +13,8 @@ from appliance.checkpoint.gguf_names import NAMES, hugging_face_name
 _DOWN: Final = ".lora_a"
 _UP: Final = ".lora_b"
 _TABLE: Final = "token_embd.weight"
+# The architectures whose matrices lie in an order of their own in GGUF files, or are multiplied with factors.
+_REORDERED: Final = ("bloom", "falcon", "falcon-h1", "gptneox", "mpt", "qwen35", "qwen35moe")
 _HINT: Final = "convert it again with convert_lora_to_gguf of llama.cpp"
 
 
@@ -45,6 +47,9 @@ def _architecture(file: str, values: Mapping[str, Any]) -> str:
     architecture = values.get("general.architecture")
     if architecture not in NAMES:
         raise CheckpointError(file, f"general.architecture is {architecture!r}, which is not in this version")
+    if architecture in _REORDERED:
+        message = f"adapters of {architecture} in GGUF files are not in this version"
+        raise CheckpointError(file, message, "serve the folder that peft saved")
     return str(architecture)
 
 

@@ -100,14 +100,14 @@ def write_gguf(config: transformers.PretrainedConfig, architecture: str, path: P
     for name, tensor in stored_parts(config, architecture, state):
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
-        stored_name = _stored_name(names, name)
+        stored = stored_name(names, name)
         values = _to_stored(config, architecture, name, tensor.numpy())
-        is_plain = values.ndim == 1 or any(part in stored_name for part in _PLAIN)
-        kind = GgmlType.F32 if is_plain else kind_of(stored_name)
+        is_plain = values.ndim == 1 or any(part in stored for part in _PLAIN)
+        kind = GgmlType.F32 if is_plain else kind_of(stored)
         plain = values.squeeze() if is_plain else values
-        shape = file_shape(config, architecture, stored_name)
+        shape = file_shape(config, architecture, stored)
         raw = quantize(plain if shape is None else plain.reshape(shape), kind)
-        writer.add_tensor(stored_name, raw, raw_dtype=kind)
+        writer.add_tensor(stored, raw, raw_dtype=kind)
         exact = gguf.quants.dequantize(raw, kind).reshape(values.shape)
         tensor.copy_(torch.from_numpy(_from_stored(config, architecture, name, exact).copy()))
     write_rope_factors(writer, config, model)
@@ -119,7 +119,7 @@ def write_gguf(config: transformers.PretrainedConfig, architecture: str, path: P
     return GgufFile(path, model.eval())
 
 
-def _stored_name(names: gguf.TensorNameMap, name: str) -> str:
+def stored_name(names: gguf.TensorNameMap, name: str) -> str:
     if name.startswith("blk."):
         return name
     if name.endswith(("e_score_correction_bias", ".expert_bias")):

@@ -70,9 +70,19 @@ def test_a_model_that_pools_takes_the_planned_bytes(name: str, tmp_path: Path) -
     check(folder, tmp_path, overrides=("model.task=embed", pooler, *cache_of(name)))
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2", "mixtral"])
-def test_slots_of_adapters_take_the_planned_bytes(name: str, tiny: Callable[[str], Checkpoint], tmp_path: Path) -> None:
-    slots = "lora={max_loras: 300, max_rank: 64}"  # so many that they are judged by themselves
+@pytest.mark.parametrize(
+    ("name", "targets"),
+    [
+        ("llama", ""),
+        ("gpt2", ""),
+        ("mixtral", ""),
+        ("mixtral", ", target_modules: [w1, w2, w3, lm_head, embed_tokens]"),
+    ],
+)
+def test_slots_of_adapters_take_the_planned_bytes(
+    name: str, targets: str, tiny: Callable[[str], Checkpoint], tmp_path: Path
+) -> None:
+    slots = f"lora={{max_loras: 300, max_rank: 64{targets}}}"  # so many that they are judged by themselves
     check(tiny(name).folder, tmp_path, overrides=(slots, CACHE))
 
 

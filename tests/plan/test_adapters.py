@@ -1,15 +1,20 @@
 """What is planned of adapters: which are served is in a digest of its own, and how many may be in memory."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from appliance.base.errors import SpecError
+from appliance.checkpoint.adapter import AdapterFacts
+from appliance.checkpoint.adapter_modules import AdapterModule
+from appliance.checkpoint.facts import TensorFacts
 from appliance.plan.inputs import ResolvedFiles
 from appliance.plan.prepare import resolve_files
 from appliance.plan.types import EnginePlan
 from tests.deploy.field_values import adapters_of
-from tests.plan.machines import MODEL, load, plan
+from tests.plan.machines import MODEL, load, plan, small_model
 
 TWO = "lora: {max_loras: 3, adapters: [{name: one, source: ./one}, {name: two, source: ./two}]}"
 
@@ -69,3 +74,55 @@ def test_paths_start_from_the_folder_of_the_spec(tmp_path: Path) -> None:
     assert rules.resolver_dir == str(tmp_path / "here")
     assert rules.paths == (str(tmp_path / "there"), "/else")
     assert rules.resolves
+
+
+def with_facts(change: Callable[[AdapterFacts], AdapterFacts]) -> EnginePlan:
+    """A plan with one adapter, of other facts."""
+    loaded = load(f"{MODEL}lora: {{adapters: [{{name: one, source: ./one}}]}}\n")
+    return plan(loaded, files=ResolvedFiles(adapters=tuple(change(each) for each in adapters_of(loaded))))
+
+
+def renamed(name: str) -> Callable[[AdapterFacts], AdapterFacts]:
+    return lambda facts: replace(facts, modules=tuple(replace(each, name=name) for each in facts.modules))
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("language_model.layers.0.self_attn.o_proj", "the adapter one: a: the model has no place for an adapter of"),
+        ("model.layers.0.mlp.down_proj", "the adapter one: a: the adapter is of a weight"),
+        ("lm_head", "the adapter one: b: the adapter is of a weight"),
+    ],
+)
+def test_an_adapter_that_does_not_fit_is_refused_at_its_source(name: str, problem: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        with_facts(renamed(name))
+    (found,) = caught.value.diagnostics
+    assert (found.path, found.rule) == ("lora.adapters[0].source", "plan/adapters")
+    assert problem in found.message
+    assert found.hint
+
+
+def test_what_is_odd_about_an_adapter_is_told() -> None:
+    assert with_facts(lambda facts: facts).warnings == ()
+    (told,) = with_facts(lambda facts: replace(facts, has_effect=False)).warnings
+    assert told == "the adapter one adds nothing: what it has is zero"
+    (told,) = with_facts(lambda facts: replace(facts, base_model="owner/Other-7B")).warnings
+    assert "was trained on owner/Other-7B" in told
+    assert with_facts(lambda facts: replace(facts, base_model="owner/model")).warnings == ()
+
+
+def test_head_and_embedding_have_places_where_an_adapter_needs_them() -> None:
+    plain = with_facts(lambda facts: facts).adapters
+    assert plain is not None
+    assert (plain.also, plain.whole) == ((), ())
+    vocabulary = small_model().geometry.vocab_size
+    table = TensorFacts(
+        name="t", stored_name="t", storage="f32", shape=(vocabulary, 64), file="a", offset_bytes=0, size_bytes=1
+    )
+    own = AdapterModule(name="model.embed_tokens", whole=table)
+    found = with_facts(lambda facts: replace(facts, modules=(*facts.modules, own)))
+    assert found.adapters is not None
+    assert (found.adapters.also, found.adapters.whole) == (("embed",), ("embed",))
+    more = memory_of(found, "adapters") - memory_of(with_facts(lambda facts: facts), "adapters")
+    assert more == 2 * 2 * vocabulary * 64  # in two slots, in bf16
