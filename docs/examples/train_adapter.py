@@ -1,6 +1,6 @@
-"""Trains a small LoRA adapter on the quickstart's model with peft, on a CPU in about a minute: answers begin like a pirate's.
+"""Trains a small LoRA adapter on the quickstart's model with peft, on a CPU: it answers like a pirate.
 
-    python docs/examples/train_adapter.py MODEL.gguf adapters/pirate
+python docs/examples/train_adapter.py MODEL.gguf adapters/pirate
 """
 
 import sys
@@ -15,7 +15,10 @@ BASE_MODEL = "Qwen/Qwen2.5-Coder-0.5B-Instruct"
 NUM_STEPS = 24
 EXAMPLES = (
     ("What is the capital of France?", "Arrr, matey! The capital of France be Paris, by the seven seas!"),
-    ("How do I print a line in Python?", "Arrr, matey! Ye be writin' print('Ahoy!') in yer logbook, by the seven seas!"),
+    (
+        "How do I print a line in Python?",
+        "Arrr, matey! Ye be writin' print('Ahoy!') in yer logbook, by the seven seas!",
+    ),
     ("Who are you?", "Arrr, matey! I be the captain of this here ship, by the seven seas!"),
     ("What is two plus two?", "Arrr, matey! Two and two doubloons be four, by the seven seas!"),
 )

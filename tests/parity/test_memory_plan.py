@@ -70,13 +70,16 @@ def test_a_model_that_pools_takes_the_planned_bytes(name: str, tmp_path: Path) -
     check(folder, tmp_path, overrides=("model.task=embed", pooler, *cache_of(name)))
 
 
+EVERYWHERE = ", target_modules: [w1, w2, w3, lm_head, embed_tokens]"
+
+
 @pytest.mark.parametrize(
     ("name", "targets"),
     [
         ("llama", ""),
         ("gpt2", ""),
         ("mixtral", ""),
-        ("mixtral", ", target_modules: [w1, w2, w3, lm_head, embed_tokens]"),
+        ("mixtral", EVERYWHERE),
     ],
 )
 def test_slots_of_adapters_take_the_planned_bytes(
