@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from appliance.kernels.adapter_checks import check_change
 from appliance.kernels.cpu import abi
 from appliance.kernels.cpu.memory import MappedMemory
 from appliance.kernels.cpu.operator_structs import AdapterMap
@@ -108,9 +109,7 @@ class AdapterMemory:
             raise BindError(f"there is no slot {slot} for adapters; there are {self.num_slots}")
         places = {part: place for places in self._places for place in places for part in place.parts}
         for name, own in changes.items():
-            if name not in places:
-                raise BindError(f"there is no place for an adapter of {name}")
-            _check_change(name, own, places[name], _TYPES[self._dtype])
+            check_change(name, own, places, _TYPES[self._dtype])
 
 
 class _Writer:
@@ -144,25 +143,3 @@ def _blocks(matrix: np.ndarray, place: AdapterPlace) -> list[np.ndarray]:
     if place.is_table:
         return [matrix]
     return [matrix[at : at + _BLOCK_COLUMNS].T for at in range(0, len(matrix), _BLOCK_COLUMNS)]
-
-
-def _check_change(name: str, own: WeightChange, place: AdapterPlace, dtype: np.dtype) -> None:
-    width, in_width = dict(place.shapes())[name]
-    stored = [each for each in (own.down, own.up, own.stretch, own.shift) if each is not None]
-    if {each.dtype for each in stored} != {dtype}:
-        kinds = " and ".join(sorted({str(each.dtype) for each in stored}))
-        raise BindError(f"an adapter of {name} is in {kinds or 'nothing'}, not {dtype}")
-    if own.down is None and own.up is not None and (not place.takes_whole or own.up.shape != (width, in_width)):
-        raise BindError(f"an adapter of {name} has a whole matrix {own.up.shape}, for which there is no place")
-    if own.down is not None and (own.up is None or not _is_product(own.down, own.up, (width, in_width))):
-        shape = None if own.up is None else own.up.shape
-        raise BindError(f"an adapter of {name} is {shape} @ {own.down.shape}, and the weight {(width, in_width)}")
-    if own.down is not None and not 0 < own.rank <= place.max_rank:
-        raise BindError(f"an adapter of {name} has rank {own.rank}; the slots are for ranks up to {place.max_rank}")
-    vectors = [each for each in (own.stretch, own.shift) if each is not None]
-    if any(each.shape != (width,) for each in vectors) or (vectors and place.is_table):
-        raise BindError(f"an adapter of {name} has a vector of another size than {width}")
-
-
-def _is_product(down: np.ndarray, up: np.ndarray, shape: tuple[int, int]) -> bool:
-    return (up.shape[0], down.shape[1]) == shape and up.shape[1] == down.shape[0]

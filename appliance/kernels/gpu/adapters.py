@@ -1,41 +1,57 @@
 """The adapters that are in slots, on the device."""
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from appliance.kernels.adapter_checks import check_change
 from appliance.kernels.errors import BindError
 from appliance.kernels.gpu.device import Device
-from appliance.kernels.interface import LowRankMap
-from appliance.program.adapters import AdapterLinear, adapter_slot_bytes
+from appliance.kernels.interface import WeightChange
+from appliance.program.adapters import place_bytes, places_of
 from appliance.program.operators import StepProgram
 
 
+class DeviceChange(NamedTuple):
+    """A WeightChange whose arrays are tensors, f32 or bf16."""
+
+    down: torch.Tensor | None
+    up: torch.Tensor | None
+    stretch: torch.Tensor | None
+    shift: torch.Tensor | None
+
+
 class DeviceAdapters:
-    """Low-rank maps by slot and logical weight."""
+    """Changes by slot and logical weight."""
 
     def __init__(self, program: StepProgram, max_loras: int, dtype: str, device: Device) -> None:
-        places = [op for op in program.operators if isinstance(op, AdapterLinear)]
-        self._shapes = {part: (width, op.x.width, op.max_rank) for op in places for part, width in op.shapes()}
-        self._slots: list[dict[str, tuple[torch.Tensor, torch.Tensor]]] = [{} for _ in range(max_loras)]
+        places = list(places_of(program.operators))
+        self._places = {part: place for place in places for part in place.parts}
+        self._slots: list[dict[str, DeviceChange]] = [{} for _ in range(max_loras)]
         self._device = device
-        self.size_bytes = max_loras * adapter_slot_bytes(places, dtype)
+        self._dtype = np.dtype(np.uint16 if dtype == "bf16" else np.float32)
+        self.size_bytes = max_loras * sum(place_bytes(place, dtype) for place in places)
 
-    def put(self, slot: int, maps: Mapping[str, LowRankMap]) -> None:
+    def put(self, slot: int, changes: Mapping[str, WeightChange]) -> None:
         """Copies an adapter to the device. Raises BindError for a slot, a weight, a shape or a rank without a place."""
         self._check_slot(slot)
-        for name, each in maps.items():
-            self._check(name, each)
-        self._slots[slot] = {name: (self._floats(each.down), self._floats(each.up)) for name, each in maps.items()}
+        for name, each in changes.items():
+            check_change(name, each, self._places, self._dtype)
+        self._slots[slot] = {name: self._copied(each) for name, each in changes.items()}
 
     def drop(self, slot: int) -> None:
         self._check_slot(slot)
         self._slots[slot] = {}
 
-    def maps(self, slot: int, weight: str) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Returns `down` f32 or bf16 [r, D] and `up` [n, r] of the adapter in a slot; None if it leaves the weight."""
+    def change(self, slot: int, weight: str) -> DeviceChange | None:
+        """Returns what the adapter in a slot changes of a weight; None if it leaves it."""
         return self._slots[slot].get(weight)
+
+    def _copied(self, each: WeightChange) -> DeviceChange:
+        arrays = (each.down, each.up, each.stretch, each.shift)
+        return DeviceChange(*(None if array is None else self._floats(array) for array in arrays))
 
     def _floats(self, array: np.ndarray) -> torch.Tensor:
         """bf16 comes as uint16, which torch takes as bits."""
@@ -46,12 +62,3 @@ class DeviceAdapters:
     def _check_slot(self, slot: int) -> None:
         if not 0 <= slot < len(self._slots):
             raise BindError(f"there is no slot {slot} for an adapter, of {len(self._slots)}")
-
-    def _check(self, name: str, each: LowRankMap) -> None:
-        if name not in self._shapes:
-            raise BindError(f"there is no place for an adapter of {name}")
-        width, columns, max_rank = self._shapes[name]
-        rank = len(each.down)
-        if each.down.shape != (rank, columns) or each.up.shape != (width, rank) or not 0 < rank <= max_rank:
-            shapes = f"{each.down.shape} and {each.up.shape}"
-            raise BindError(f"{name} takes [r, {columns}] and [{width}, r], r at most {max_rank}; these are {shapes}")

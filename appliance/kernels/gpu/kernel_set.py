@@ -18,7 +18,7 @@ from appliance.kernels.gpu.matrices import load_matrix, load_vector
 from appliance.kernels.gpu.operators.table import implementation
 from appliance.kernels.gpu.sampler import sample
 from appliance.kernels.gpu.step import BoundModel, DeviceStep
-from appliance.kernels.interface import LowRankMap, StepInputs
+from appliance.kernels.interface import StepInputs, WeightChange
 from appliance.kernels.layout import CanonicalWeight
 from appliance.kernels.logits import Logits
 from appliance.kernels.packed_cache import PackedCache
@@ -101,8 +101,8 @@ class GpuExecutable:
         for source, target in blocks:  # in order: a block may be copied on
             self._caches.copy(source, target)
 
-    def put_adapter(self, slot: int, maps: Mapping[str, LowRankMap]) -> None:
-        self._own_adapters().put(slot, maps)
+    def put_adapter(self, slot: int, changes: Mapping[str, WeightChange]) -> None:
+        self._own_adapters().put(slot, changes)
 
     def drop_adapter(self, slot: int) -> None:
         self._own_adapters().drop(slot)

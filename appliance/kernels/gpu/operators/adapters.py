@@ -1,23 +1,70 @@
-"""What adapters add to a Linear, by torch: adapter after adapter, over the rows that have it."""
+"""What adapters change, by torch: adapter after adapter, over the rows that have it."""
+
+from typing import NamedTuple
 
 import torch
 
+from appliance.kernels.gpu.adapters import DeviceAdapters
 from appliance.kernels.gpu.step import DeviceStep
-from appliance.program.adapters import AdapterLinear
+from appliance.program.adapters import AdapterEmbed, AdapterLinear
+from appliance.program.slots import Extent
+
+
+class DeviceRows(NamedTuple):
+    """The adapters of some rows. present: the slots of the step's adapters; slots, scales: [rows] and [rows, 1]."""
+
+    adapters: DeviceAdapters
+    present: tuple[int, ...]
+    slots: torch.Tensor
+    scales: torch.Tensor
+
+    @classmethod
+    def of(cls, extent: Extent, step: DeviceStep) -> "DeviceRows":
+        """Returns those of the live rows of an extent."""
+        given, adapters, device = step.arrays.host.adapters, step.bound.adapters, step.bound.device
+        assert given is not None, "the step has adapters"
+        assert adapters is not None, "the program was bound with places"
+        sequences = step.sequence_of(extent)
+        present = tuple(sorted({slot for slot in given.slots.tolist() if slot >= 0}))
+        return cls(adapters, present, device.put(given.slots)[sequences], device.put(given.scales)[sequences][:, None])
+
+    def some(self, rows: torch.Tensor) -> "DeviceRows":
+        """Returns those of some of the rows, in this order."""
+        return self._replace(slots=self.slots[rows], scales=self.scales[rows])
+
+    def change(self, weight: str, x: torch.Tensor, out: torch.Tensor) -> None:
+        """Changes out [rows, width] in place, which is the product of x [rows, D] with a weight [width, D]."""
+        for slot in self.present:
+            change = self.adapters.change(slot, weight)
+            if change is None:
+                continue
+            before = out.float()
+            added = torch.zeros_like(before)
+            if change.up is not None:
+                low = x.float() if change.down is None else x.float() @ change.down.float().T
+                added = low @ change.up.float().T
+            if change.shift is not None:
+                added = added + change.shift.float()
+            if change.stretch is not None:
+                added = added + change.stretch.float() * before
+            is_mine = (self.slots == slot)[:, None]
+            out.copy_(torch.where(is_mine, before + self.scales * added, before))
 
 
 def adapter_linear(op: AdapterLinear, step: DeviceStep) -> None:
-    given, adapters, device = step.arrays.host.adapters, step.bound.adapters, step.bound.device
-    assert given is not None, "the step has adapters"
-    assert adapters is not None, "the program was bound with places"
-    x, out, of = step.span(op.x).float(), step.span(op.out), step.sequence_of(op.x.slot.extent)
-    slots, scales = device.put(given.slots)[of], device.put(given.scales)[of][:, None]
-    for slot in sorted({slot for slot in given.slots.tolist() if slot >= 0}):
-        start = 0
-        for part, width in op.shapes():
-            maps = adapters.maps(slot, part)
-            if maps is not None:
-                down, up = (each.float() for each in maps)
-                added = scales * (x @ down.T @ up.T)
-                out[:, start : start + width] += torch.where((slots == slot)[:, None], added, 0.0).to(out.dtype)
-            start += width
+    rows, x, out, start = DeviceRows.of(op.x.slot.extent, step), step.span(op.x), step.span(op.out), 0
+    for part, width in zip(op.parts, op.widths, strict=True):
+        rows.change(part, x, out[:, start : start + width])
+        start += width
+
+
+def adapter_embed(op: AdapterEmbed, step: DeviceStep) -> None:
+    rows, out = DeviceRows.of(op.out.extent, step), step.slot(op.out)
+    for slot in rows.present:
+        change = rows.adapters.change(slot, op.part)
+        if change is None or change.up is None:
+            continue
+        added = change.up[step.arrays.token_ids.long()].float()
+        added = added if change.down is None else added @ change.down.float()
+        is_mine = (rows.slots == slot)[:, None]
+        out.copy_(torch.where(is_mine, out.float() + op.scale * rows.scales * added, out.float()))

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 
 from appliance.kernels.gpu.step import DeviceStep
-from appliance.kernels.interface import LowRankMap, StatePieces, StepAdapters
+from appliance.kernels.interface import StatePieces, StepAdapters, WeightChange
 from appliance.kernels.reference.attention import LayerCache
 from appliance.kernels.reference.operators import RUN
 from appliance.program.operators import Operator
@@ -25,7 +25,7 @@ class _FloatView:
 
     activation_groups: dict[str, int]
     caches: list[LayerCache]
-    adapters: Mapping[int, Mapping[str, LowRankMap]]
+    adapters: Mapping[int, Mapping[str, WeightChange]]
     step_adapters: StepAdapters | None
 
     def __init__(self, step: DeviceStep) -> None:

@@ -2,32 +2,51 @@
 
 import torch
 
+from appliance.kernels.gpu.operators.adapters import DeviceRows
 from appliance.kernels.gpu.step import DeviceStep
 from appliance.kernels.reference.activations import activate
+from appliance.program.adapters import AdapterExperts
 from appliance.program.routing import Experts
 
 
 def experts(op: Experts, step: DeviceStep) -> None:
     """Sums in f32, in the order of experts. It asks the device which experts were chosen, so it waits for it."""
+    _mix(op, step, None)
+
+
+def adapter_experts(op: AdapterExperts, step: DeviceStep) -> None:
+    """Does the same, with what the adapters of rows change of each expert."""
+    _mix(op, step, DeviceRows.of(op.x.extent, step))
+
+
+def _mix(op: Experts, step: DeviceStep, adapted: DeviceRows | None) -> None:
     x, chosen, factors = (step.slot(slot) for slot in (op.x, op.experts, op.factors))
     out = torch.zeros(len(x), op.out.width, device=x.device)
     for expert in torch.unique(chosen).tolist():
         rows, place = torch.nonzero(chosen == expert, as_tuple=True)
         factor = factors[rows, place][:, None].float()
         inputs = (x[rows] * factor).to(x.dtype) if op.weigh_input else x[rows]
-        result = _linear(_inner(op, expert, inputs, step), expert, op, op.down, op.down_bias, step).float()
+        of_rows = None if adapted is None else adapted.some(rows)
+        inner = _inner(op, expert, inputs, step, of_rows)
+        result = _linear(inner, expert, op, op.down, op.down_bias, step).float()
+        if of_rows is not None and isinstance(op, AdapterExperts):
+            of_rows.change(op.down_parts[expert], inner, result)
         out.index_add_(0, rows, result if op.weigh_input else factor * result)
     step.slot(op.out).copy_(out)
 
 
-def _inner(op: Experts, expert: int, x: torch.Tensor, step: DeviceStep) -> torch.Tensor:
-    up = _linear(x, expert, op, op.up, op.up_bias, step)
+def _inner(op: Experts, expert: int, x: torch.Tensor, step: DeviceStep, adapted: DeviceRows | None) -> torch.Tensor:
+    parts = [_linear(x, expert, op, op.up, op.up_bias, step)]
+    if op.gate is not None:
+        parts.insert(0, _linear(x, expert, op, op.gate, op.gate_bias, step))
+    elif op.is_gated:
+        parts = list(parts[0].chunk(2, dim=-1))
+    if adapted is not None and isinstance(op, AdapterExperts):
+        for part, product in zip(op.inner_parts[len(parts) * expert :], parts, strict=False):
+            adapted.change(part, x, product)
     if not op.is_gated:
-        return activate(up, op.kind)
-    if op.gate is None:
-        gate, up = up.chunk(2, dim=-1)
-    else:
-        gate = _linear(x, expert, op, op.gate, op.gate_bias, step)
+        return activate(parts[0], op.kind)
+    gate, up = parts
     if op.limit is not None:
         gate, up = gate.clamp(max=op.limit), up.clamp(-op.limit, op.limit)
     activated = gate * torch.sigmoid(op.alpha * gate) if op.kind == "silu" else activate(gate, op.kind)

@@ -7,7 +7,7 @@ from appliance.kernels.gpu.operators import adapters, attention, dense, experts
 from appliance.kernels.gpu.operators.by_reference import by_reference
 from appliance.kernels.gpu.step import DeviceStep
 from appliance.program import operators as ops
-from appliance.program.adapters import AdapterLinear
+from appliance.program.adapters import AdapterEmbed, AdapterExperts, AdapterLinear
 from appliance.program.attention import HeadLinear
 from appliance.program.routing import Experts, GatedAdd
 
@@ -34,6 +34,8 @@ _BY_TORCH: dict[type[Any], Run] = {
     ops.PagedAttention: attention.paged_attention,
     Experts: experts.experts,
     AdapterLinear: adapters.adapter_linear,
+    AdapterEmbed: adapters.adapter_embed,
+    AdapterExperts: experts.adapter_experts,
 }
 
 
