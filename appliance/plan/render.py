@@ -93,7 +93,8 @@ def _adapters(adapters: AdaptersPlan | None) -> Iterator[str]:
     slots = f"{adapters.max_loras} slots of rank {adapters.max_rank} in {adapters.dtype}"
     yield _row("adapters", f"{slots}, with places at {adapters.num_modules} weights")
     for each in adapters.served:
-        yield _row("", f"{each.name}: rank {each.rank}, {each.num_modules} modules, sha256 {each.sha256}")
+        rules = f"{f', scale {each.scale:g}' if each.scale != 1.0 else ''}{', pinned' if each.pinned else ''}"
+        yield _row("", f"{each.name}: rank {each.rank}, {each.num_modules} modules{rules}, sha256 {each.sha256}")
 
 
 def _code(code: ModellingPlan) -> str:

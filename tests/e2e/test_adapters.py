@@ -6,88 +6,16 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
-import msgspec
 import pytest
 
 from appliance.base.errors import ApplyError
 from appliance.cli import history as history_verb
 from appliance.cli import status as status_verb
-from appliance.deploy.drift import find_drift
-from appliance.deploy.execute import ApplyResult, stop
-from appliance.deploy.observe import observe
-from appliance.deploy.process import descendants
-from appliance.deploy.state import DeploymentState
-from appliance.plan.prepare import prepare
-from tests.deploy.applying import apply, as_wanted
-from tests.e2e.conftest import free_port
-from tests.e2e.served import NUM_ADAPTED, make_random_adapter, make_random_model
+from tests.e2e.adapted import BOTH, B, Churn, Deployment
+from tests.e2e.served import NUM_ADAPTED, make_random_adapter
 from tests.server.harness import wait_until
-
-SPEC = """\
-api_version: appliance/v1
-kind: Deployment
-name: adapted
-model: {{source: ./model, served_names: [base]}}
-cache: {{num_blocks: 1024}}
-endpoints: {{http: {{port: {port}, api_server_count: {servers}}}}}
-restart: {{policy: on-failure, max_restarts: 3, backoff: 100ms}}
-lora:
-  max_loras: 2
-  max_cpu_loras: 3
-  allow_runtime_updating: true
-  allow_request_scale: true
-  resolver_dir: ./shelf
-  adapters: [{{name: a, source: ./a}}]
-"""
-A, B = "lora.adapters=[{name: a, source: ./a}]", "lora.adapters=[{name: b, source: ./b}]"
-BOTH = "lora.adapters=[{name: a, source: ./a}, {name: b, source: ./b}]"
-
-
-class Deployment:
-    def __init__(self, folder: Path, servers: int) -> None:
-        self.folder = folder
-        (folder / "model").mkdir()
-        make_random_model(folder / "model")
-        for seed, name in enumerate(("a", "b", "c", "shelf/d", "shelf/e", "shelf/f"), 1):
-            make_random_adapter(folder / name, seed)
-        self.spec = folder / "spec.yaml"
-        self.spec.write_text(SPEC.format(port=free_port(), servers=servers))
-        self.state = DeploymentState(folder / "state", "adapted")
-        self.state.create()
-
-    def apply(self, *overrides: str) -> ApplyResult:
-        return apply(self.state, as_wanted(prepare(self.spec, overrides)))
-
-    @property
-    def url(self) -> str:
-        current = self.state.current()
-        assert current is not None
-        return current.url
-
-    def post(self, path: str, **body: Any) -> httpx.Response:
-        return httpx.post(self.url + path, json=body, timeout=60.0)
-
-    def models(self) -> dict[str, dict[str, Any]]:
-        return {card["id"]: card for card in httpx.get(f"{self.url}/v1/models").json()["data"]}
-
-    def text(self, model: str, **fields: Any) -> str:
-        body = {"prompt": "Once upon a time", "max_tokens": 24, "temperature": 0.0, "ignore_eos": True, **fields}
-        answer = self.post("/v1/completions", model=model, **body)
-        assert answer.status_code == 200, answer.text
-        text: str = answer.json()["choices"][0]["text"]
-        return text
-
-    def drift(self) -> list[tuple[str, str]]:
-        found = find_drift(self.state, observe(self.state))
-        return [(each.kind, each.what) for each in found if each.kind == "adapter"]
-
-    def engine_pids(self) -> set[int]:
-        current = self.state.current()
-        assert current is not None
-        return {each.pid for each in descendants(current.process)}
 
 
 @pytest.fixture(scope="module", params=[1, 2])
@@ -95,8 +23,7 @@ def deployment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     found = Deployment(tmp_path_factory.mktemp(f"adapted{request.param}"), request.param)
     found.apply()
     yield found
-    if (current := found.state.current()) is not None:
-        stop(found.state, current, None)
+    found.stop()
 
 
 @pytest.fixture(autouse=True)
@@ -258,57 +185,10 @@ def test_verbs_tell_of_adapters(
     assert "adapters.served.b" in capsys.readouterr().out
 
 
-NUM_STREAMS, NUM_CHANGES = 12, 20
-
-
-async def _stream(client: httpx.AsyncClient, model: str, number: int) -> str:
-    body = {"model": model, "prompt": f"A tale of {number}", "max_tokens": 48, "temperature": 0.8, "seed": number,
-            "stream": True, "ignore_eos": True}  # fmt: skip
-    text, is_done = "", False
-    async with client.stream("POST", "/v1/completions", json=body) as answer:
-        assert answer.status_code == 200, await answer.aread()
-        async for line in answer.aiter_lines():
-            is_done = is_done or line == "data: [DONE]"
-            if line.startswith("data: {"):
-                text += "".join(each["text"] for each in msgspec.json.decode(line[6:])["choices"])
-    assert is_done, "the stream is broken"
-    return text
-
-
 def test_no_token_changes_in_streams_through_many_changes(deployment: Deployment) -> None:
-    """Half of the streams have an adapter that stays in every set, half have none; another adapter comes and goes, and
-    so do limits."""
-    changes = [
-        (BOTH if number % 2 == 0 else A, f"endpoints.limits.max_n={1 + number % 3}") for number in range(NUM_CHANGES)
-    ]
-
-    async def run() -> tuple[dict[tuple[str, int], set[str]], int]:
-        texts: dict[tuple[str, int], set[str]] = {}
-        num_streams = 0
-        async with httpx.AsyncClient(base_url=deployment.url, timeout=60.0) as client:
-            changing = asyncio.create_task(_change_all(deployment, changes))
-
-            async def work(number: int) -> None:
-                nonlocal num_streams
-                model = ("base", "a")[number % 2]
-                while True:
-                    is_over = changing.done()
-                    texts.setdefault((model, number % 4), set()).add(await _stream(client, model, number % 4))
-                    num_streams += 1
-                    if is_over:
-                        return
-
-            await asyncio.gather(*(work(number) for number in range(NUM_STREAMS)))
-            await changing
-        return texts, num_streams
-
-    texts, num_streams = asyncio.run(run())
-    assert num_streams > NUM_STREAMS
-    assert len(texts) == 4
-    assert all(len(each) == 1 for each in texts.values()), "a token changed"
-
-
-async def _change_all(deployment: Deployment, changes: list[tuple[str, ...]]) -> None:
-    for overrides in changes:
-        result = await asyncio.to_thread(deployment.apply, *overrides)
-        assert result.how == "reload"
+    """The small form of `python -m tests.e2e.adapted`."""
+    churn = Churn()
+    asyncio.run(churn.run(deployment, at_once=12, num_changes=20))
+    assert churn.num_streams > 12
+    assert len(churn.texts) == 4
+    assert churn.num_changed == 0
