@@ -24,6 +24,7 @@ class StepBounds:
         self._limits, self._vocabulary, self._num_types = limits, vocabulary, num_types
         self._num_groups = len(program.kv_layout().groups)
         self._has_states, self._has_adapters = bool(program.states), has_adapters
+        self._is_given = program.given is not None
         self._is_whole = any(isinstance(op, WholeAttention) for op in program.operators)
 
     def check(self, inputs: StepInputs) -> None:
@@ -40,6 +41,7 @@ class StepBounds:
         self._check_sequences(inputs, tokens)
         self._check_tables(inputs)
         self._check_pieces(inputs)
+        _require((inputs.given is not None) == self._is_given, "it is given states exactly if the program reads some")
 
     def _check_sequences(self, inputs: StepInputs, tokens: int) -> None:
         start, lengths = inputs.query_start, inputs.seq_lens

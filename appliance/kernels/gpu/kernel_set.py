@@ -48,6 +48,7 @@ class GpuExecutable:
         self._device, self._program, self._adapted, self._limits = device, program, adapted, limits
         self._kv_dtype = numerics.kv_dtype
         self._seconds: np.ndarray | None = None
+        self._kept: torch.Tensor | None = None
         self._sampled = device.zeros(limits.max_num_sampled, dtype=torch.int32)
         matrices, vectors = program.matrices(), program.vectors()
         self._matrices = {name: load_matrix(name, weights, device) for name in weights if name in matrices}
@@ -75,6 +76,9 @@ class GpuExecutable:
         if inputs.follows:
             arrays.token_ids.copy_(self._sampled[: len(arrays.token_ids)])
         step = DeviceStep(self._bound, arrays)
+        self._kept = None if self._program.kept is None else step.slot(self._program.kept)
+        if self._program.given is not None and inputs.given is not None:
+            step.slot(self._program.given).copy_(torch.from_numpy(np.ascontiguousarray(inputs.given)))
         program = self._program if inputs.adapters is None or self._adapted is None else self._adapted
         for index, op in enumerate(program.operators):
             started = time.perf_counter()
@@ -83,6 +87,12 @@ class GpuExecutable:
                 self._device.wait()
                 self._seconds[index] += time.perf_counter() - started
         return DeviceLogits(step.slot(self._program.logits))
+
+    def kept(self) -> np.ndarray:
+        """Copies what the last step kept to the host, and waits for it."""
+        assert self._kept is not None, "the program keeps nothing"
+        found: np.ndarray = self._kept.float().cpu().numpy()
+        return found
 
     @torch.inference_mode()
     def sample(self, logits: Logits, batch: SamplingBatch) -> SampledBatch:
@@ -141,7 +151,7 @@ class GpuExecutable:
         """Frees everything: nothing else refers to the memory."""
         self._device.wait()
         del self._matrices, self._vectors, self._caches, self._states, self._inputs, self._adapters
-        del self._arena, self._bound, self._sampled
+        del self._arena, self._bound, self._sampled, self._kept
 
 
 def _placed(
