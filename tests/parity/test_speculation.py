@@ -11,6 +11,8 @@ from appliance.checkpoint.adapter import read_adapter
 from appliance.engine.adapters import AdapterStore
 from appliance.engine.core.adapter_slots import ServedAdapter
 from appliance.engine.core.config import SchedulerConfig
+from appliance.engine.drafting.model import DraftModel
+from appliance.engine.drafting.vocabulary import VocabularyMap
 from appliance.engine.messages import GenerateRequest
 from appliance.kernels.binding import load_kernel_set
 from appliance.kernels.execution import Execution
@@ -21,6 +23,7 @@ from appliance.plan.types import AdapterPlan
 from appliance.program.kv_blocks import blocks_held
 from tests.engine.scripted_drafter import ScriptedDrafter
 from tests.engine.simulator import SPECULATION, generate
+from tests.engine.test_draft_model import CAPS
 from tests.engine.test_speculation import NO_ADAPTERS, Answers, answers, summary, texts
 from tests.models.adapters import make_adapter
 from tests.models.tiny import VOCAB_SIZE
@@ -84,6 +87,29 @@ def check(
     return off
 
 
+def check_with_draft_model(
+    off: Answers,
+    checkpoint: Checkpoint,
+    plain: SchedulerConfig,
+    asked: list[GenerateRequest],
+    executable: Executable,
+    adapters: AdapterStore,
+    served: Mapping[str, ServedAdapter],
+) -> None:
+    """Holds answers of adapters with drafts of the model without them against those without drafts."""
+    if plain.num_snapshots is not None:
+        return  # a model with states cannot draft
+    config = dataclasses.replace(plain, max_num_sampled=64, speculation=CAPS)
+    own = dataclasses.replace(plain, num_blocks=400, max_loras=0)
+    model = bind(checkpoint.facts, load_kernel_set("cpu-generic"), execution=execution_of())
+    drafter = DraftModel(model, own, VocabularyMap.same(VOCAB_SIZE, VOCAB_SIZE))
+    on, scheduler = answers(config, asked, [], executable, VOCAB_SIZE, adapters, served, drafter)
+    assert summary(on) == summary(off)
+    speculation = scheduler.stats(0.0).speculation
+    assert speculation is not None
+    assert speculation.methods["draft_model"].accepted_tokens > 8
+
+
 @pytest.mark.parametrize("name", ["llama", "qwen3_next"])
 def test_answers_of_adapters_are_those_without_drafts(
     name: str, tiny: Callable[[str], Checkpoint], tmp_path: Path
@@ -111,6 +137,7 @@ def test_answers_of_adapters_are_those_without_drafts(
         for adapter in (None, *served)
     ]
     off = check(config_of(executable, bounds), asked, executable, store, served)
+    check_with_draft_model(off, checkpoint, config_of(executable, bounds), asked, executable, store, served)
     greedy = {
         tuple(token for output in off[f"greedy {each}", 0] for token in output.token_ids) for each in (None, *served)
     }

@@ -10,7 +10,7 @@ import pytest
 
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.core.scheduler import Scheduler
-from appliance.engine.drafting.interface import Drafter
+from appliance.engine.drafting.interface import Drafter, ModelDrafter
 from appliance.engine.grammar.compiler import GrammarCompiler
 from appliance.engine.grammar.gate import GrammarGate
 from appliance.engine.grammar.schema import checked_schema
@@ -57,11 +57,17 @@ def configure(**changes: object) -> SchedulerConfig:
 
 
 class Engine:
-    def __init__(self, config: SchedulerConfig | None = None, drafters: Sequence[Drafter] = ()) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig | None = None,
+        drafters: Sequence[Drafter] = (),
+        draft_model: ModelDrafter | None = None,
+    ) -> None:
         config = config or configure()
         self.scheduler = Scheduler(config)
         gate = GrammarGate(GrammarCompiler(lambda vocabulary: backend()))
-        runner = Runner(tiny_executable(config, VOCAB, MAX_LEN, "cpu-generic"), config, VOCAB, drafters=drafters)
+        executable = tiny_executable(config, VOCAB, MAX_LEN, "cpu-generic")
+        runner = Runner(executable, config, VOCAB, drafters=drafters, draft_model=draft_model)
         self.loop = EngineLoop(self.scheduler, runner, SamplingLimits(16, 20), grammars=gate)
         self.loop.handle(b"c", Vocabulary(tokenizer="{}", eos_token_ids=(EOS,)))
         self.outputs: dict[tuple[str, int], list[SequenceOutput]] = {}
