@@ -28,6 +28,7 @@ from appliance.plan.sizes import (
 )
 from appliance.plan.types import DraftModelPlan, MemoryItem, PrecisionPlan, SchedulerPlan
 from appliance.plan.workspace import workspace_bytes, workspace_formula
+from appliance.program.state_slots import num_slots
 from appliance.spec import load_text
 from appliance.spec.sections.speculative import SpeculativeSection
 
@@ -35,6 +36,7 @@ RULE = "plan/draft-model"
 PATH = "speculative.model"
 MOST_TOKENS = 512  # of a pass: rows that are behind are read in pieces, so that others do not wait
 TOKENS_PER_ROW = 8  # of a pass that drafts for all rows: each has the last token, and some before it
+STATES_PER_ROW = 5  # of a draft model with recurrent states: those that a draft begins from, and after four passes
 MOST_OF_MEMORY = 8  # the draft model's cache takes at most an eighth of what is left
 
 
@@ -61,7 +63,7 @@ class PlannedDraftModel:
         quantize = precision.quantize_activations
         work = workspace_bytes(program, step, quantize_activations=quantize, kv_dtype=precision.kv_dtype)
         formula = f"{tensors} tensors {format_size(planned)}" + (f" + tables {format_size(tables)}" if tables else "")
-        states = () if self.head is None else (self._states_item(self.head),)
+        states = self._recurrent_item() if self.head is None else (self._states_item(self.head),)
         return (
             *states,
             MemoryItem(name="draft_weights", size_bytes=planned + tables, formula=formula),
@@ -72,6 +74,13 @@ class PlannedDraftModel:
             ),
             MemoryItem(name="draft_workspace", size_bytes=work, formula=workspace_formula(program, step)),
         )
+
+    def _recurrent_item(self) -> tuple[MemoryItem, ...]:
+        """Returns the recurrent states after each of the last passes."""
+        size, num_seqs = self.program.program.state_bytes, self.step.num_sampled
+        count = num_slots(num_seqs, 0, num_seqs * STATES_PER_ROW)
+        formula = f"{num_seqs} sequences x (1 + {STATES_PER_ROW}) + 1 spare, x {format_size(size)}"
+        return (MemoryItem(name="draft_states", size_bytes=count * size, formula=formula),) if size else ()
 
     def _states_item(self, head: DraftHead) -> MemoryItem:
         """Returns the states of the model that wait to be read by a head."""
@@ -120,6 +129,7 @@ class PlannedDraftModel:
             precision=self.precision,
             share=round(share, 4),
             num_kept_states=0 if self.head is None else KEPT_STATES,
+            num_states=STATES_PER_ROW if self.program.program.states else 0,
         )
 
     def _vocabulary(self) -> Literal["same", "by_text", "by_table"]:
@@ -183,8 +193,6 @@ def _cannot_draft(program: PlannedProgram, facts: ModelFacts, ledger: Ledger) ->
     why = None
     if program.is_outline:
         why = f"the architecture {facts.architecture} of the draft model is not in this version"
-    elif program.program.states:
-        why = "a draft model with recurrent states cannot forget what it drafted, which is not in this version"
     elif program.kernels.runs == "models" or program.kernels.device != "cpu":
         why = f"the kernel set {program.kernels.name} runs no draft model in this version"
     if why is not None:

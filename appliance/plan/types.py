@@ -225,7 +225,8 @@ class DraftModelPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A smaller model, or a head, that drafts, with a cache of its own.
 
     path: of a head that the model's checkpoint brings, that of the model. num_kept_states: states of each row that wait
-    until a head reads them; 0 for a model. vocabulary: its token ids are those of the model, or are found by the texts
+    until a head reads them; 0 for a model. num_states: slots of recurrent states that each row has beside its own, of a
+    model that has some. vocabulary: its token ids are those of the model, or are found by the texts
     of tokens, or by a table of the head. windows: of each group of its caches. share: the bytes that its decode reads,
     of those of the model's decode.
     """
@@ -243,6 +244,7 @@ class DraftModelPlan(msgspec.Struct, frozen=True, kw_only=True):
     precision: PrecisionPlan
     share: float
     num_kept_states: int = 0
+    num_states: int = 0
 
 
 class SpeculationPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -92,7 +92,7 @@ class ModelDrafts:
         rows = tuple(each.row for each in chosen if not self._has_better(each))
         if not rows:
             return None, False
-        return DraftWish(rows, self._num_tokens, self._most_behind()), self._is_trial
+        return DraftWish(rows, self._num_tokens, self._most_behind(len(alive))), self._is_trial
 
     def learn(self, wish: DraftWish, drafted: Drafted, seconds: float) -> None:
         self.seconds += seconds
@@ -184,10 +184,13 @@ class ModelDrafts:
         """Returns the seconds of a token that a row is behind."""
         return self._token_s or self._share * (self._pace.token_s or self._pace.decode_seconds(1) / NEAR)
 
-    def _most_behind(self) -> int:
+    def _most_behind(self, num_running: int) -> int:
+        """Returns how many tokens that rows are behind may run before a step, so that the step still ends in time."""
         if not self._token_s:
             return FIRST_CATCH_UP
-        return max(FIRST_CATCH_UP // 4, int((self._pace.target_s or CATCH_UP_S) / self._token_s))
+        target_s = self._pace.target_s or CATCH_UP_S
+        room_s = max(target_s - self._pace.decode_seconds(num_running), target_s / 4)
+        return max(FIRST_CATCH_UP // 4, int(room_s / self._token_s))
 
 
 def _can_follow(sequence: Sequence) -> bool:

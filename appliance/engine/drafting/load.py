@@ -46,7 +46,9 @@ def load_draft_model(
         return _load_head(draft, method, plan, own_plan, own_config, told)
     backend = load_backend(own_plan, own_config, told)
     vocabulary = _vocabulary(draft, plan, vocab_size, backend.vocab_size)
-    return LoadedDraftModel(DraftModel(backend.executable, own_config, vocabulary), _sizes(backend.executable))
+    return LoadedDraftModel(
+        DraftModel(backend.executable, own_config, vocabulary, draft.num_states), _sizes(backend.executable)
+    )
 
 
 def _load_head(
@@ -142,8 +144,8 @@ def _config_of(draft: DraftModelPlan, config: SchedulerConfig) -> SchedulerConfi
         max_num_sampled=config.max_num_seqs,
         num_blocks=draft.num_blocks,
         windows=draft.windows,
-        num_snapshots=None,
-        num_draft_states=0,
+        num_snapshots=0 if draft.num_states else None,
+        num_draft_states=config.max_num_seqs * draft.num_states,
         chunked_prefill=True,
         speculation=None,
         expert_reads=None,

@@ -13,6 +13,7 @@ import numpy as np
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.core.model_drafts import NEAR, STRENGTH
 from appliance.engine.drafting.blocks import RowBlocks
+from appliance.engine.drafting.row_states import RowStates
 from appliance.engine.drafting.vocabulary import VocabularyMap
 from appliance.engine.inputs import BatchBuilder, InputBuilder
 from appliance.engine.rows import Rows
@@ -24,18 +25,23 @@ METHOD = "draft_model"
 
 
 class DraftModel:
-    """Drafts with an executable of its own. config: the sizes for which that was bound."""
+    """Drafts with an executable of its own. config: the sizes for which that was bound. num_states: slots of recurrent
+    states that each row has beside its own; 0 for a model without."""
 
     reads_states = False
 
-    def __init__(self, executable: Executable, config: SchedulerConfig, vocabulary: VocabularyMap) -> None:
+    def __init__(
+        self, executable: Executable, config: SchedulerConfig, vocabulary: VocabularyMap, num_states: int = 0
+    ) -> None:
         self._executable = executable
         self._vocabulary = vocabulary
         self._config = config
         num_rows, self._max_len = config.max_num_seqs, config.max_model_len
         vocab_size = len(vocabulary.to_target)
         self._rows = Rows(num_rows, self._max_len + 1, config.block_size, vocab_size, 0, len(config.windows))
-        self._inputs = InputBuilder(self._rows, config.block_size, config.max_num_batched_tokens, num_rows)
+        self._states = RowStates(config, num_states) if num_states else None
+        sizes = config.block_size, config.max_num_batched_tokens, num_rows
+        self._inputs = InputBuilder(self._rows, *sizes, has_states=self._states is not None)
         self._batches = BatchBuilder(self._rows, "raw_logprobs")
         self._blocks = RowBlocks(config, self._rows)
         self._read = [0] * num_rows  # tokens of each row that are in the cache
@@ -54,11 +60,15 @@ class DraftModel:
         )
         self._rows.put(adapted)
         self._blocks.put(new.row)
+        if self._states is not None:
+            self._states.put(new.row)
         self._read[new.row] = 0
 
     def drop(self, row: int) -> None:
         if self._blocks.drop(row):
             self._rows.drop(row)
+        if self._states is not None:
+            self._states.drop(row)
 
     def observe(self, row: int, start: int, states: np.ndarray) -> None:
         """Does nothing: a model reads tokens."""
@@ -81,12 +91,14 @@ class DraftModel:
         rows = [row for row in wish.rows if self._has_room(row, wish.num_tokens)]
         known = {row: int(self._rows.num_tokens[row]) for row in rows}
         chunks, num_behind = self._first_chunks(rows, wish.most_behind)
-        num_passes = 0
+        num_passes, most = 0, wish.num_tokens
+        if self._states is not None:
+            most = min(most, self._states.most_passes)
         try:
             while chunks:
                 num_passes += 1
                 going = self._pass(chunks)
-                chunks = () if num_passes >= wish.num_tokens else tuple(map(self._next_chunk, going))
+                chunks = () if num_passes >= most else tuple(map(self._next_chunk, going))
         finally:
             drafts = {
                 row: self._rows.token_ids[row, start : self._rows.num_tokens[row]] for row, start in known.items()
@@ -113,21 +125,25 @@ class DraftModel:
         chunks, num_behind = [], 0
         left = self._config.max_num_batched_tokens
         for at, row in enumerate(rows):
-            start, num_tokens = self._read[row], int(self._rows.num_tokens[row])
-            start = min(start, num_tokens - 1)  # the last token runs in any case, for its logits
+            num_tokens = int(self._rows.num_tokens[row])
+            start = min(self._read[row], num_tokens - 1)  # the last token runs in any case, for its logits
+            if self._states is not None:
+                start = self._states.begin(row, start)
             length = min(num_tokens - start, left - NEAR * (len(rows) - at - 1))
             if length > NEAR:
                 length = min(length, most_behind - num_behind)
                 num_behind += max(0, length)
             if length > 0:
                 left -= length
-                is_last = start + length == num_tokens
-                chunks.append(Chunk(row, start, length, start, (), is_last, is_decode=length == 1))
+                chunks.append(self._chunk(row, start, length, is_last=start + length == num_tokens))
         return tuple(chunks), num_behind
 
     def _next_chunk(self, row: int) -> Chunk:
-        start = int(self._rows.num_tokens[row]) - 1
-        return Chunk(row, start, 1, start, (), True, is_decode=True)
+        return self._chunk(row, int(self._rows.num_tokens[row]) - 1, 1, is_last=True)
+
+    def _chunk(self, row: int, start: int, length: int, *, is_last: bool) -> Chunk:
+        moves = None if self._states is None else self._states.moves(row, start, start + length)
+        return Chunk(row, start, length, start, (), is_last, is_decode=length == 1, states=moves)
 
     def _pass(self, chunks: tuple[Chunk, ...]) -> list[int]:
         """Runs the model once, and appends a token to each row that samples. Returns the rows that got one."""
