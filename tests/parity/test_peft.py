@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from appliance.checkpoint.adapter import read_adapter
+from appliance.kernels.binding import load_kernel_set
 from appliance.kernels.interface import Adapters, KernelSet, StepAdapters
 from appliance.layers.adapters import Wanted, with_adapters
 from appliance.loading.adapters import load_adapter
@@ -19,6 +20,7 @@ from tests.parity.conftest import Checkpoint
 from tests.parity.harness import Driver, bind_adapted
 from tests.parity.test_adapters import MAX_RANK, PROMPTS, TOLERANCE, bounds, logits_of
 
+BY_TORCH = ("reference", "torch")  # their products round by the number of rows
 ATTENTION = ["q_proj", "v_proj"]
 BOTH = ["lm_head", "embed_tokens"]
 EXPERTS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
@@ -84,14 +86,11 @@ def adapted(checkpoint: Checkpoint, kernel_set: KernelSet, folder: Path) -> Driv
     return Driver(executable, limits)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_an_adapter_gives_what_peft_gives(
-    case: str, tiny: Callable[[str], Checkpoint], kernel_set: KernelSet, tmp_path: Path
-) -> None:
+def check(case: str, tiny: Callable[[str], Checkpoint], kernel_set: KernelSet, folder: Path) -> None:
     name, config = CASES[case]
     checkpoint = tiny(name)
-    model = peft_adapter(checkpoint.oracle, tmp_path, **config)
-    driver = adapted(checkpoint, kernel_set, tmp_path)
+    model = peft_adapter(checkpoint.oracle, folder, **config)
+    driver = adapted(checkpoint, kernel_set, folder)
     plain = driver.all_logits(PROMPTS[1])
     driver.adapters = StepAdapters(np.array([1, -1, 1, -1], np.int32), np.ones(4, np.float32))
     rows = [driver.sequence(prompt) for prompt in PROMPTS]
@@ -100,10 +99,26 @@ def test_an_adapter_gives_what_peft_gives(
         expected = logits_of(model, PROMPTS[at])[-1]
         assert np.abs(expected - logits_of(checkpoint.oracle, PROMPTS[at])[-1]).max() > 0.03
         np.testing.assert_allclose(got[at], expected, **TOLERANCE)
-    if kernel_set.name == "reference":  # its products round by the number of rows
+    if kernel_set.name in BY_TORCH:
         np.testing.assert_allclose(got[1], plain[-1], **TOLERANCE)
         return
     np.testing.assert_array_equal(got[1], plain[-1])
     driver.adapters = StepAdapters(np.array([1], np.int32), np.ones(1, np.float32))
     alone = driver.sequence(PROMPTS[0])
     np.testing.assert_array_equal(driver.step([(alone, len(alone.token_ids))])[0], got[0])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_adapter_gives_what_peft_gives(
+    case: str, tiny: Callable[[str], Checkpoint], kernel_set: KernelSet, tmp_path: Path
+) -> None:
+    check(case, tiny, kernel_set, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "case", ["fused", "DoRA beside biases", "tied head and embedding", "own head and embedding", "experts in turns"]
+)
+def test_the_executor_on_torch_gives_what_peft_gives(
+    case: str, tiny: Callable[[str], Checkpoint], tmp_path: Path
+) -> None:
+    check(case, tiny, load_kernel_set("torch"), tmp_path)
