@@ -71,7 +71,7 @@ def expert_quantized_kernel(
     UNIT: tl.constexpr, GROUP: tl.constexpr, SUB_GROUP: tl.constexpr, COLUMNS: tl.constexpr, E8M0: tl.constexpr,
     SUB: tl.constexpr, OFFSET: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """As expert_linear_kernel, of a packed weight; WEIGH multiplies the sums, which the product allows."""
+    """Does what expert_linear_kernel does, of a packed weight; WEIGH multiplies the sums, which comes to the same."""
     after_previous(PDL)
     expert = tl.load(tile_experts + tl.program_id(0))
     if expert < 0:
