@@ -39,6 +39,11 @@ class KernelLaunch:
     def name(self) -> str:
         return str(self.kernel.__name__)
 
+    @property
+    def variant(self) -> tuple[object, ...]:
+        """Returns what decides the machine code: launches of one variant need it once."""
+        return self.name, *map(_described, self.arguments), *sorted(self.options.items())
+
 
 @dataclass(frozen=True, slots=True)
 class CompiledKernel:
@@ -51,11 +56,14 @@ class CompiledKernel:
 
 
 def launches_of(call: Callable[[], None]) -> list[KernelLaunch]:
-    """Returns the launches that `call` asks for; none is started, so tensors may be on torch's meta device."""
+    """Returns the launches that `call` asks for, one of each variant.
+
+    None is started, so tensors may be on torch's meta device.
+    """
     found: list[KernelLaunch] = []
     with recorded(lambda kernel, grid, arguments, options: found.append(KernelLaunch(kernel, arguments, options))):
         call()
-    return found
+    return list({launch.variant: launch for launch in found}.values())
 
 
 def compile_launch(launch: KernelLaunch, arch: str) -> CompiledKernel:
@@ -93,6 +101,10 @@ def _source(launch: KernelLaunch) -> tuple[ASTSource, dict[str, Any]]:
         if isinstance(value, torch.Tensor) or (specialized and value % 16 == 0):
             attributes[(index,)] = _ALIGNED
     return ASTSource(launch.kernel, signature, constants, attributes), options
+
+
+def _described(value: object) -> tuple[object, ...]:
+    return _type_of(value), isinstance(value, int) and (value == 1, value % 16 == 0)
 
 
 def _type_of(value: object) -> str:
