@@ -16,6 +16,7 @@ TensorRole = Literal["linear", "embedding", "other"]
 EXACT = "exact"
 SCALE_ERROR = "group scales are kept in f16: exact if they are stored so, else to 2^-11 of one, above 2^-14 in size"
 ORDER_ERROR = "act-order: each weight is the f16 that its library computes"
+SPREAD_ERROR = "groups go down the rows: rounded to f16, at most 2^-12 of a weight, above 2^-14 in size"
 SUMS_ERROR = "sums of codebooks, made dense: each weight is rounded as its library rounds it, but for ties of bf16"
 BF16_ERROR = "rounded to bf16: at most 2^-9 of a weight"
 F16_ERROR = "rounded to f16: at most 2^-12 of a weight, above 2^-14 in size and below 65,504"
@@ -174,6 +175,7 @@ STORAGES: dict[str, StoredFormat] = {
     "tq1_0": StoredFormat(INT4_G256, EXACT, is_quantized=True, is_symmetric=True),
     "tq2_0": StoredFormat(INT4_G256, EXACT, is_quantized=True, is_symmetric=True),
     **{f"int{bits}_order": StoredFormat(F16, ORDER_ERROR, is_quantized=True) for bits in _CODE_BITS},
+    **{f"int{bits}_spread": StoredFormat(F16, SPREAD_ERROR, is_quantized=True) for bits in _CODE_BITS},
     "aqlm_f16": StoredFormat(F16, SUMS_ERROR, is_quantized=True),
     "aqlm_bf16": StoredFormat(BF16, SUMS_ERROR, is_quantized=True),
     "f8_e4m3": StoredFormat(None),

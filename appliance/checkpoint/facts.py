@@ -10,7 +10,7 @@ CheckpointFormat = Literal["safetensors", "gguf", "pt", "mistral", "dummy"]  # d
 
 # The storage of one tensor: plain types; the GGUF block types under ggml's names; then codes with scales in separate
 # tensors: one scale for each row (channel) or group of columns, with zero points (_zp) or symmetric; and codes whose
-# groups have columns from anywhere (order).
+# groups have columns from anywhere (order), or go down the rows (spread).
 Storage = Literal[
     "f64", "f32", "f16", "bf16", "f8_e4m3", "f8_e5m2", "i8", "i16", "i32", "i64", "u8", "bool",
     "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k",
@@ -25,6 +25,7 @@ Storage = Literal[
     "int2_channel", "int2_g16", "int2_g32", "int2_g64", "int2_g128", "int2_g256",
     "int2_channel_zp", "int2_g16_zp", "int2_g32_zp", "int2_g64_zp", "int2_g128_zp", "int2_g256_zp",
     "int8_order", "int4_order", "int3_order", "int2_order", "aqlm_f16", "aqlm_bf16",
+    "int8_spread", "int4_spread", "int3_spread", "int2_spread",
     "f8_channel", "f8_g32", "f8_g64", "f8_g128",
     "mxfp4", "nvfp4", "nf4_g64", "nf4_g128", "nf4_g256", "fp4_g64", "fp4_g128", "fp4_g256",
 ]  # fmt: skip

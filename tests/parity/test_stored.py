@@ -28,6 +28,7 @@ SCHEMES = {
     "awq": awq(32),
     "fp8": e4m3("row"),
     "hqq": hqq(4, 32),
+    "hqq 3 down the rows": hqq(3, 32, axis=0),
     "bitsandbytes nf4": four_bits("nf4", nested=True),
     "bitsandbytes int8": eight_bits(),
     "nvfp4": nvfp4(),
