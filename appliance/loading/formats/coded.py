@@ -8,14 +8,15 @@ from appliance.catalog.formats import BOOK_LAYOUTS, CanonicalLayout, WeightForm
 from appliance.kernels.codes import CODE_VALUES, E4M3_NAN, e8m0_to_f32
 from appliance.kernels.layout import CanonicalWeight, Layout
 from appliance.loading.formats.bits import Array
-from appliance.loading.formats.groups import FormatError, pairs_of, to_f16
+from appliance.loading.formats.groups import FormatError, pairs_of, refuse_what_is_not_finite, to_f16
 
 _E8M0_NAN = 255
 
 
 @dataclass(frozen=True, slots=True)
 class Coded:
-    """Some rows of a matrix: an element is the value of its code in `layout`, times the scale of its group.
+    """Some rows of a matrix: an element is the value of its code in `layout`, times the scale of its group. Raises
+    FormatError if a scale is not finite.
 
     codes: uint8 [N, K], one a byte. scale: f32 [N, K / group_size], or uint8 for e8m0.
     """
@@ -24,6 +25,9 @@ class Coded:
     codes: Array
     scale: Array
     group_size: int
+
+    def __post_init__(self) -> None:
+        refuse_what_is_not_finite(self.scale, "scale")
 
     def dequantize(self) -> Array:
         """Returns the elements, f32 [N, K]."""

@@ -15,7 +15,8 @@ class FormatError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Some rows of a matrix, exactly as stored: an element is (code - zero) * scale + offset.
+    """Some rows of a matrix, exactly as stored: an element is (code - zero) * scale + offset. Raises FormatError if a
+    scale or an offset is not finite.
 
     codes: uint8 [N, K], of `bits` bits; or int8 [N, K] with zero 0. scale, offset: f32 [N, K / group_size].
     sub_scale, sub_offset: int8 [N, K / sub_group_size], factors of scale and offset if groups have sub-groups; such
@@ -31,6 +32,11 @@ class Groups:
     sub_scale: Array | None = None
     sub_offset: Array | None = None
     sub_group_size: int | None = None
+
+    def __post_init__(self) -> None:
+        refuse_what_is_not_finite(self.scale, "scale")
+        if self.offset is not None:
+            refuse_what_is_not_finite(self.offset, "offset")
 
     def dequantize(self) -> Array:
         """Returns the elements, f32 [N, K]."""
@@ -83,6 +89,12 @@ class Groups:
             sub_offset=self.sub_scale if self.offset is None else self.sub_offset,
             sub_group_size=self.sub_group_size,
         )
+
+
+def refuse_what_is_not_finite(values: Array, noun: str) -> None:
+    """Raises FormatError for a NaN or an infinity."""
+    if not np.isfinite(values).all():
+        raise FormatError(f"{'an' if noun[0] in 'aeiou' else 'a'} {noun} is not finite")
 
 
 def _products(scale: Array, factors: Array | None) -> Array:

@@ -92,6 +92,19 @@ def test_its_form_is_exact_for_subnormal_scales(storage: str) -> None:
     np.testing.assert_array_equal(dequantized(weight), expected(storage, raw))
 
 
+@pytest.mark.parametrize("storage", [storage for storage in BLOCK_READERS if storage != "iq1_m"])
+def test_a_scale_that_is_no_number_is_refused(storage: str) -> None:
+    raw = random_blocks(storage)
+    if storage == "mxfp4":
+        raw[2, 0] = 255  # e8m0 has one NaN
+    else:
+        at = scale_positions(storage)[-1]
+        raw[2, at : at + 2] = np.array([np.nan], "<f2").view(np.uint8)
+    for form in (F32, STORAGES[storage].form):
+        with pytest.raises(FormatError, match=r"is not (finite|a number)"):
+            translate_matrix([stored(storage, raw)], form, COLUMNS)
+
+
 def test_a_group_scale_beyond_f16_is_refused() -> None:
     raw = random_blocks("q6_k")
     raw[:, 208:210] = np.array([60000], "<f2").view(np.uint8)  # times -32, the offset that symmetric codes stand for

@@ -19,7 +19,8 @@ from .facts import tensor
 from .test_blocks import dequantize
 
 ROWS, COLUMNS = 22, 256  # rows that fill no word of zero points
-STORED = [name for name in get_args(Storage) if name.startswith(("int4", "int8")) and not name.endswith("order")]
+_OTHERS = ("order", "spread")  # of other libraries
+STORED = [name for name in get_args(Storage) if name.startswith(("int4", "int8")) and not name.endswith(_OTHERS)]
 TYPES: dict[torch.dtype, Storage] = {
     torch.int8: "i8", torch.int32: "i32", torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32",
 }  # fmt: skip
