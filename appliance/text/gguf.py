@@ -11,14 +11,17 @@ from appliance.checkpoint.gguf import GgufFile
 from appliance.text import gguf_fields as fields
 from appliance.text.byte_alphabet import spelled_bytes
 from appliance.text.errors import TokenizerError
-from appliance.text.gguf_models import byte_level, respelled, sentencepiece, splitting_of, word_piece
+from appliance.text.gguf_models import byte_level, respelled, sentencepiece, splitting_of, unigram, word_piece
 
 _KINDS: dict[str, tuple[Callable[[GgufFile], Tokenizer], str]] = {
     "gpt2": (byte_level, "byte-level BPE"),
     "llama": (sentencepiece, "SentencePiece BPE"),
     "gemma4": (sentencepiece, "Gemma's BPE"),
+    "t5": (unigram, "SentencePiece unigrams"),
     "bert": (word_piece, "WordPiece"),
 }
+# The second text of a pair, in kinds whose models read pairs.
+_PAIRS = {"bert": "$B:1 last:1", "t5": "last:0 $B:0 last:0"}
 
 
 def build_tokenizer(file: GgufFile) -> Tokenizer:
@@ -32,7 +35,7 @@ def build_tokenizer(file: GgufFile) -> Tokenizer:
     build, _ = _KINDS[kind]
     tokenizer = build(file)
     _add_tokens(file, tokenizer, kind)
-    _set_ends(tokenizer, *_ends(file, kind), ends_both=kind == "bert")
+    _set_ends(tokenizer, *_ends(file, kind), _PAIRS.get(kind, "$B:1"))
     return tokenizer
 
 
@@ -55,20 +58,20 @@ def _ends(file: GgufFile, kind: str) -> tuple[str | None, str | None]:
     named = fields.special_tokens(file)
     if kind == "bert":
         return named.get("cls_token"), named.get("sep_token")
-    begins = kind != "gpt2" or splitting_of(file).begins_with_bos
+    begins = splitting_of(file).begins_with_bos if kind == "gpt2" else kind != "t5"
     bos = named.get("bos_token") if fields.value(file, "add_bos_token", begins) else None
-    eos = named.get("eos_token") if fields.value(file, "add_eos_token", False) else None
+    eos = named.get("eos_token") if fields.value(file, "add_eos_token", kind == "t5") else None
     return bos, eos
 
 
-def _set_ends(tokenizer: Tokenizer, first: str | None, last: str | None, *, ends_both: bool) -> None:
-    """Sets the tokens that `add_special_tokens` puts before and after a text; None puts none. ends_both: the last one
-    is put behind each text of a pair."""
+def _set_ends(tokenizer: Tokenizer, first: str | None, last: str | None, second: str) -> None:
+    """Sets the tokens that `add_special_tokens` puts before and after a text; None puts none. second: what follows for
+    a pair, with "last" for the last token."""
     ends = [token for token in (first, last) if token is not None]
     single = " ".join([*([f"{first}:0"] if first else []), "$A:0", *([f"{last}:0"] if last else [])])
     ids = [(token, tokenizer.token_to_id(token)) for token in dict.fromkeys(ends)]
     tokenizer.post_processor = processors.TemplateProcessing(
         single=single,
-        pair=f"{single} $B:1" + (f" {last}:1" if last and ends_both else ""),
+        pair=f"{single} {second.replace('last', last)}" if last else f"{single} $B:1",
         special_tokens=[(token, found) for token, found in ids if found is not None],
     )

@@ -1,4 +1,5 @@
-"""Builds the models of GGUF vocabularies: byte-level BPE, SentencePiece BPE with byte fallback, and WordPiece.
+"""Builds the models of GGUF vocabularies: byte-level BPE, SentencePiece BPE with byte fallback, SentencePiece unigrams,
+and WordPiece.
 
 Each function returns a tokenizer without its added tokens, and raises TokenizerError for unknown variants.
 """
@@ -62,6 +63,24 @@ def sentencepiece(file: GgufFile) -> Tokenizer:
         )
     )
     _set_spaces(tokenizer, prefix=not is_gemma and bool(fields.value(file, "add_space_prefix", True)))
+    return tokenizer
+
+
+def unigram(file: GgufFile) -> Tokenizer:
+    """Builds XLM-RoBERTa's tokenizer. The file has the table that its normalizer is compiled to."""
+    tokens, scores = fields.tokens(file), [float(score) for score in fields.listed(file, "scores")]
+    unknown = fields.value(file, "unknown_token_id", 0)
+    if len(scores) != len(tokens) or not isinstance(unknown, int) or not 0 <= unknown < len(tokens):
+        raise TokenizerError(f"this GGUF file has {len(tokens)} tokens, {len(scores)} scores and {unknown} as unknown")
+    tokenizer = Tokenizer(models.Unigram(list(zip(tokens, scores, strict=True)), unknown, byte_fallback=False))
+    if table := fields.listed(file, "precompiled_charsmap"):
+        tokenizer.normalizer = normalizers.Precompiled(bytes(number & 255 for number in table))
+    scheme = "always" if fields.value(file, "add_space_prefix", True) else "never"
+    words = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme=scheme)
+    splits_space = bool(fields.value(file, "remove_extra_whitespaces", False))
+    steps = [pre_tokenizers.WhitespaceSplit(), words] if splits_space else [words]
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
+    tokenizer.decoder = decoders.Metaspace(replacement=SPACE, prepend_scheme=scheme)
     return tokenizer
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from transformers import XLMRobertaTokenizer
 
 from appliance.checkpoint.gguf import GgufFile
 from appliance.text.errors import TokenizerError
@@ -124,3 +125,29 @@ def test_text_behind_a_special_token_begins_anew(name: str) -> None:
 def test_merges_are_needed() -> None:
     with pytest.raises(TokenizerError, match="without merges"):
         build_tokenizer(header("gpt-2", merges=None))
+
+
+PIECES = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("\u2581", -3.0), ("\u2581hello", -5.0)]
+PIECES += [
+    ("hel", -4.5),
+    ("lo", -4.0),
+    ("\u2581wor", -6.0),
+    ("ld", -5.5),
+    ("!", -4.2),
+    (",", -3.6),
+    ("\u2581two", -7.0),
+]
+
+
+@pytest.mark.parametrize("text", ["hello world!", "  two  hello, ", "hello</s>two", "worldworld \u2603 two", ""])
+def test_unigrams_are_those_of_xlm_roberta(text: str) -> None:
+    tokens, scores = zip(*PIECES, strict=True)
+    stated = {
+        "model": "t5", "tokens": list(tokens), "scores": list(scores), "token_type": [3, 3, 3, 2] + [1] * 9,
+        "bos_token_id": 0, "eos_token_id": 2, "unknown_token_id": 3, "add_bos_token": True, "add_eos_token": True,
+        "remove_extra_whitespaces": True, "add_space_prefix": True,
+    }  # fmt: skip
+    file = cast(GgufFile, _Header({f"tokenizer.ggml.{key}": value for key, value in stated.items()}))
+    ours, oracle = build_tokenizer(file), XLMRobertaTokenizer(vocab=PIECES)
+    assert ours.encode(text).ids == oracle(text)["input_ids"]
+    assert ours.encode(text, "two").ids == oracle(text, "two")["input_ids"]
