@@ -14,9 +14,11 @@ from tests.parity.conftest import Checkpoint
 from tests.parity.harness import Driver, bind, by_group, execution_of
 
 # Full, windowed, mixed and learned positions; experts with a shared block, in groups; sinks; chunks; latents; states;
-# keys and values of another layer, inputs of each layer, several streams; a block that layers share.
+# keys and values of another layer, inputs of each layer, several streams; a block that layers share; experts chosen one
+# after the other; a learned activation; the delta rule by head and by channel.
 NAMES = ["llama", "mistral", "gemma2", "gemma3", "gpt2", "qwen2_moe", "glm4_moe", "gpt-oss", "llama4", "deepseek3"]
 NAMES += ["jamba", "falcon_h1", "lfm2", "gemma3n", "gemma4", "gemma4-experts", "zamba2", "recurrentgemma"]
+NAMES += ["phimoe", "apertus", "qwen3_5", "kimi_linear", "mimo2"]
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}  # sums over rows of another shape
 
 

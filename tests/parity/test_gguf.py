@@ -96,6 +96,18 @@ def test_llama3_scaling_from_rope_freqs(written: Write, kernel_set: KernelSet) -
     np.testing.assert_allclose(logits(file, kernel_set), expected(file), **TIGHT)
 
 
+def test_tiled_value_heads_keep_their_states_between_chunks(written: Write, kernel_set: KernelSet) -> None:
+    """A layer has a state for each tile of its value heads."""
+    file = written("qwen3_5", "Q8_0", lambda _: GgmlType.Q8_0)
+    facts, bounds = read_model_facts(file.path), execution_of(max_model_len=64)
+    driver = Driver(bind(facts, kernel_set, precision(facts, None), bounds), bounds)
+    sequence = driver.sequence(PROMPT)
+    for size in (1, 5, 7):
+        driver.step([(sequence, size)], sample=[False])
+    last = driver.step([(sequence, len(PROMPT) - 13)])[0]
+    np.testing.assert_allclose(last, expected(file)[-1], **TIGHT)
+
+
 def test_adapters_have_no_place_where_value_heads_lie_in_another_order(written: Write) -> None:
     file = written("qwen3_5", "Q8_0", lambda _: GgmlType.Q8_0)
     placed = set(filter(place_filter(trained_weights(read_model_facts(file.path), 64), None), SOME_PLACES))
