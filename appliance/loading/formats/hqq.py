@@ -19,7 +19,7 @@ from appliance.loading.formats.matrices import Quantized, Read, Rows, finite_sca
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class SpreadRows:
     """Elements f32 [N, K] whose groups go down the rows, for which no layout of codes has scales."""
 
     values: Array
@@ -56,7 +56,7 @@ class HqqMatrix:
             return integer_groups(codes, self._bits, self._zeros[rows], self._scales[rows], self._num_columns)
         row, group = np.divmod(places[:, None] * self._num_columns + np.arange(self._num_columns), width)
         values = self._unpacked(row, group).astype(np.float32) - self._zeros[group]
-        return Spread(values * self._scales[group])
+        return SpreadRows(values * self._scales[group])
 
     def _unpacked(self, row: Array, column: Array | None = None) -> Array:
         """Returns the codes of rows of the matrix of groups, or of single places in them, uint8."""
