@@ -21,6 +21,7 @@ GONE = {
     "enable_reasoning": "write decoding.reasoning_parser alone",
     "extra_vocab_size": "adapters add no tokens; remove it",
     "lora_extra_vocab_size": "adapters add no tokens; remove it",
+    "enable_lora_bias": "adapters that have biases bring them; remove it",
     "enable_lora": "a lora section is enough",
     "acceptance_method": "proposals are accepted exactly where the model samples the same; remove it",
     "spec_decoding_acceptance_method": "proposals are accepted exactly where the model samples the same; remove it",

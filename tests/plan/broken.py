@@ -52,7 +52,7 @@ BROKEN = (
     Broken(MODEL + "cache: {dtype: fp8}\n", "plan/not-built", "cache.dtype", 6, 16),
     Broken(MODEL + "scheduler: {max_num_batched_tokens: 2}\n", "plan/budget",
            "scheduler.max_num_batched_tokens", 6, 37),
-    Broken(MODEL + "lora: {bias: true}\n", "plan/not-built", "lora.bias", 6, 14),
+    Broken(MODEL + "lora: {fully_sharded: true}\n", "plan/not-built", "lora.fully_sharded", 6, 23),
     Broken(MODEL + "lora: {target_modules: [head]}\n", "plan/adapters", "lora", 6, 7),
     Broken(MODEL + "speculative: {method: medusa}\n", "plan/not-built", "speculative.method", 6, 23),
     Broken(MODEL + "speculative: {method: mtp}\n", "plan/draft-head", "speculative.method", 6, 23),

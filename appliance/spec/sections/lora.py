@@ -55,7 +55,6 @@ class LoraSection(Section):
         "and head, embedding, routers and experts if a listed adapter changes them.",
         vllm="lora_target_modules",
     )
-    bias: bool = field(False, "Use the adapters' biases.", built=False, vllm="enable_lora_bias")
     fully_sharded: bool = field(
         False, "Shard all of the adapter maths over ranks.", built=False, vllm="fully_sharded_loras"
     )
