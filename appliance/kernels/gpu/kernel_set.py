@@ -16,6 +16,7 @@ from appliance.kernels.gpu.inputs import InputBuffer
 from appliance.kernels.gpu.logits import DeviceLogits
 from appliance.kernels.gpu.matrices import load_matrix, load_vector
 from appliance.kernels.gpu.operators.table import implementation
+from appliance.kernels.gpu.parts import ON_TORCH, Parts, triton_parts
 from appliance.kernels.gpu.sampler import sample
 from appliance.kernels.gpu.step import BoundModel, DeviceStep
 from appliance.kernels.interface import StepInputs, WeightChange
@@ -43,6 +44,7 @@ class GpuExecutable:
         execution: Execution,
         device: Device,
         adapted: StepProgram | None,
+        parts: Parts = ON_TORCH,
     ) -> None:
         limits, numerics = execution.limits, execution.numerics
         self._device, self._program, self._adapted, self._limits = device, program, adapted, limits
@@ -51,23 +53,27 @@ class GpuExecutable:
         self._kept: torch.Tensor | None = None
         self._sampled = device.zeros(limits.max_num_sampled, dtype=torch.int32)
         matrices, vectors = program.matrices(), program.vectors()
-        self._matrices = {name: load_matrix(name, weights, device) for name in weights if name in matrices}
+        self._matrices = {name: load_matrix(name, weights, device, parts.pack) for name in weights if name in matrices}
         self._vectors = {name: load_vector(weights[name], device) for name in weights if name in vectors}
         self._caches = CacheMemory.of(program, execution, device)
         with device.name:
             self._states = state_slots(program.states, limits.num_states)
-        self._inputs = InputBuffer(limits, len(program.kv_layout().groups), device)
+        dtype = DTYPES[numerics.activation_dtype]
+        programs = [program] if adapted is None else [program, adapted]
+        make = parts.make_kit
+        self._kit = None if make is None else make(programs, limits, dtype, self._vectors, device)
+        self._table = parts.table
+        tile_rows = () if self._kit is None else self._kit.tile_rows
+        self._inputs = InputBuffer(limits, len(program.kv_layout().groups), device, tile_rows)
         self._adapters = (
             None if adapted is None else DeviceAdapters(adapted, limits.max_loras, numerics.lora_dtype, device)
         )
         rows = {name: matrix.shape[0] for name, matrix in self._matrices.items()}
         rows |= {name: len(vector) for name, vector in self._vectors.items()}
         self._bounds = StepBounds(program, limits, *vocabulary_of(program, rows), has_adapters=adapted is not None)
-        dtype = DTYPES[numerics.activation_dtype]
         self._arena, buffers = _placed(adapted or program, execution, dtype, device)
-        self._bound = BoundModel(
-            device, dtype, buffers, self._matrices, self._vectors, self._caches.caches, self._states, self._adapters
-        )
+        memory = (self._caches.caches, self._states, self._adapters)
+        self._bound = BoundModel(device, dtype, buffers, self._matrices, self._vectors, *memory, self._kit)
 
     @torch.inference_mode()
     def run(self, inputs: StepInputs) -> DeviceLogits:
@@ -82,7 +88,7 @@ class GpuExecutable:
         program = self._program if inputs.adapters is None or self._adapted is None else self._adapted
         for index, op in enumerate(program.operators):
             started = time.perf_counter()
-            implementation(type(op))(op, step)
+            implementation(type(op), self._table)(op, step)
             if self._seconds is not None:
                 self._device.wait()
                 self._seconds[index] += time.perf_counter() - started
@@ -137,6 +143,7 @@ class GpuExecutable:
 
     @property
     def memory_bytes(self) -> Mapping[str, int]:
+        scratch = 0 if self._kit is None else self._kit.size_bytes
         vectors = sum(vector.nbytes for vector in self._vectors.values())
         return {
             "weights": vectors + sum(matrix.nbytes for matrix in self._matrices.values()),
@@ -144,14 +151,14 @@ class GpuExecutable:
             **({"states": sum(slots.nbytes for slots in self._states)} if self._states else {}),
             **({} if self._adapters is None else {"adapters": self._adapters.size_bytes}),
             "activations": self._arena.nbytes,
-            "workspace": self._inputs.size_bytes + self._caches.spare_bytes,
+            "workspace": self._inputs.size_bytes + self._caches.spare_bytes + scratch,
         }
 
     def close(self) -> None:
         """Frees everything: nothing else refers to the memory."""
         self._device.wait()
         del self._matrices, self._vectors, self._caches, self._states, self._inputs, self._adapters
-        del self._arena, self._bound, self._sampled, self._kept
+        del self._arena, self._bound, self._sampled, self._kept, self._kit
 
 
 def _placed(
@@ -181,9 +188,11 @@ def _placed(
 
 
 class GpuKernelSet:
-    def __init__(self, name: str) -> None:
-        """Raises KernelSetError if there is no such device."""
+    def __init__(self, name: str, with_triton: bool | None = None) -> None:
+        """with_triton: whether Triton's kernels run what they can; None: on GPUs. Raises KernelSetError if there is no
+        such device."""
         self.name = name
+        self._with_triton = _DEVICE_KINDS[name] != "cpu" if with_triton is None else with_triton
         try:
             Device.named(_DEVICE_KINDS[name])
         except BindError as error:
@@ -203,7 +212,9 @@ class GpuKernelSet:
         kind = _DEVICE_KINDS[self.name]
         if execution.placement.device.partition(":")[0] != kind:
             raise BindError(f"kernel set {self.name} runs on {kind}, not on {execution.placement.device}")
-        return GpuExecutable(program, weights, execution, Device.named(execution.placement.device), adapted)
+        device = Device.named(execution.placement.device)
+        parts = triton_parts() if self._with_triton else ON_TORCH
+        return GpuExecutable(program, weights, execution, device, adapted, parts)
 
 
 def load(name: str) -> GpuKernelSet:

@@ -1,6 +1,6 @@
 """Weights on the device: matrices in the layout that was planned, read as floats; vectors in f32."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -100,14 +100,31 @@ def _factors(scale: torch.Tensor, sub_scale: torch.Tensor | None) -> torch.Tenso
 _DENSE = {Layout.F32: torch.float32, Layout.F16: torch.float16, Layout.BF16: torch.bfloat16}
 
 
-def load_matrix(name: str, weights: Mapping[str, CanonicalWeight], device: Device) -> DeviceMatrix:
-    """Copies a matrix to the device, piece by piece where the weights can be read so."""
+Pack = Callable[[CanonicalWeight, Device], DeviceMatrix | None]
+
+
+def load_matrix(
+    name: str, weights: Mapping[str, CanonicalWeight], device: Device, pack: Pack | None = None
+) -> DeviceMatrix:
+    """Copies a matrix to the device, piece by piece where the weights can be read so.
+
+    pack: makes the form that kernels want of a quantized one, or returns None for what it has no form for.
+    """
     if not isinstance(weights, WeightPieces):
-        return _placed(weights[name], device)
+        weight = weights[name]
+        return (pack and _packed(weight, device, pack)) or _placed(weight, device)
+    if pack is not None and weights.piece(name, 0, 1).layout not in _DENSE:
+        packed = _packed(weights[name], device, pack)
+        if packed is not None:
+            return packed
     rows, columns = weights.shape(name)
     step = max(1, PIECE_BYTES // max(1, 4 * columns))
     pieces = [_placed(weights.piece(name, start, min(start + step, rows)), device) for start in range(0, rows, step)]
     return pieces[0] if len(pieces) == 1 else _joined(pieces)
+
+
+def _packed(weight: CanonicalWeight, device: Device, pack: Pack) -> DeviceMatrix | None:
+    return None if weight.layout in _DENSE else pack(weight, device)
 
 
 def load_vector(weight: CanonicalWeight, device: Device) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -29,6 +30,7 @@ class BoundModel:
     caches: list[PagedCache]
     states: list[torch.Tensor]
     adapters: DeviceAdapters | None
+    kit: Any = None  # a TritonKit, where Triton runs operators
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,11 @@ class DeviceStep:
     def vector(self, name: str) -> torch.Tensor:
         """Returns a vector, f32 [N * K]."""
         return self.bound.vectors[name].flatten()
+
+    @property
+    def kit(self) -> Any:
+        """Returns the TritonKit. Only operators that Triton runs ask for it, as its module imports triton."""
+        return self.bound.kit
 
     def sequence_of(self, extent: Extent) -> torch.Tensor:
         """Returns the sequence of each live row, int32 [rows]."""

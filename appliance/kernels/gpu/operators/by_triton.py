@@ -1,0 +1,119 @@
+"""Operators by Triton's kernels."""
+
+import torch
+
+from appliance.kernels.gpu.matrices import DenseMatrix
+from appliance.kernels.gpu.operators import dense
+from appliance.kernels.gpu.packed_matrix import PackedMatrix
+from appliance.kernels.gpu.step import DeviceStep
+from appliance.kernels.gpu.triton import activation as activations
+from appliance.kernels.gpu.triton import norm as norms
+from appliance.kernels.gpu.triton import rope as ropes
+from appliance.kernels.gpu.triton.attention_decode import decode_attention
+from appliance.kernels.gpu.triton.attention_prefill import prefill_attention
+from appliance.kernels.gpu.triton.gather import gather_rows as gather
+from appliance.kernels.gpu.triton.linear import LinearTile, few_rows, gemv
+from appliance.kernels.gpu.triton.linear_tiles import choose_linear
+from appliance.kernels.gpu.triton.quantized import choose_quantized, quantized_gemv, quantized_rows
+from appliance.kernels.gpu.triton_kit import TritonKit
+from appliance.program import operators as ops
+
+
+def _vector(name: str | None, step: DeviceStep) -> torch.Tensor | None:
+    return None if name is None else step.vector(name)
+
+
+def rms_norm(op: ops.RmsNorm, step: DeviceStep) -> None:
+    residual = None if op.residual is None else step.slot(op.residual)
+    weight = _vector(op.weight, step)
+    norms.norm(step.slot(op.x), weight, None, step.slot(op.out), op.eps, "rms", residual, op.scale)
+
+
+def layer_norm(op: ops.LayerNorm, step: DeviceStep) -> None:
+    residual = None if op.residual is None else step.slot(op.residual)
+    weight, bias = _vector(op.weight, step), _vector(op.bias, step)
+    norms.norm(step.slot(op.x), weight, bias, step.slot(op.out), op.eps, "layer", residual, op.scale)
+
+
+def head_norm(op: ops.HeadNorm, step: DeviceStep) -> None:
+    weight, bias, out = _vector(op.weight, step), _vector(op.bias, step), step.span(op.out or op.x)
+    norms.head_norm(step.span(op.x), weight, bias, out, op.num_heads, op.eps, op.kind, op.by_head)
+
+
+def rope(op: ops.Rope, step: DeviceStep) -> None:
+    ropes.rope(step.span(op.x), step.arrays.positions, step.bound.vectors[op.table], op.num_heads, op.interleaved)
+
+
+def kv_write(op: ops.KvWrite, step: DeviceStep) -> None:
+    cache, v = step.bound.caches[op.cache], None if op.v is None else step.span(op.v)
+    slots = step.arrays.slot_mapping[cache.group]
+    ropes.kv_write(step.span(op.k), v, slots, cache.keys, None if v is None else cache.values)
+
+
+def paged_attention(op: ops.PagedAttention, step: DeviceStep) -> None:
+    """Sequences with one new token and those with more are two kernels over one batch."""
+    cache, arrays, kit = step.bound.caches[op.cache], step.arrays, step.kit
+    plan, tables, out = kit.attention(op), arrays.block_tables[cache.group], step.slot(op.out)
+    q, tiles = step.span(op.q), arrays.tiles[plan.prefill.rows]
+    if arrays.has_single:
+        tile = plan.decode(len(arrays.seq_lens))
+        decode_attention(
+            q, cache.keys, cache.values, tables, arrays.seq_lens, arrays.query_start, out, plan.options, tile,
+            kit.attention_workspace,
+        )  # fmt: skip
+    if len(tiles):
+        prefill_attention(
+            q, cache.keys, cache.values, tables, tiles, arrays.query_start, arrays.seq_lens, out, plan.options,
+            plan.prefill, kit.batch_invariant,
+        )  # fmt: skip
+
+
+def linear(op: ops.Linear, step: DeviceStep) -> None:
+    """Products of many rows are the vendor's library's."""
+    matrix, kit = step.bound.matrices[op.weight], step.kit
+    rows = len(step.slot(op.x.slot))
+    if rows == 0:
+        return
+    if isinstance(matrix, PackedMatrix):
+        kernel, tile = choose_quantized(matrix.packed, rows, kit.arch, kit.num_processors, kit.batch_invariant)
+    elif isinstance(matrix, DenseMatrix):
+        sizes = (*matrix.shape, rows, matrix.values.dtype, kit.arch, kit.num_processors)
+        kernel, tile = choose_linear(*sizes, kit.batch_invariant)
+    else:
+        kernel = "library"
+    if kernel == "library":
+        dense.linear(op, step)
+    else:
+        _few_rows(op, kernel, tile, kit, step)
+
+
+def _few_rows(op: ops.Linear, kernel: str, tile: LinearTile, kit: TritonKit, step: DeviceStep) -> None:
+    x, out, bias, matrix = step.span(op.x), step.span(op.out), _vector(op.bias, step), step.bound.matrices[op.weight]
+    rest = (tile, bias, op.activation, op.accumulate)
+    parts = kit.parts(tile.splits, *out.shape)
+    if isinstance(matrix, PackedMatrix):
+        if kernel == "gemv":
+            quantized_gemv(x, matrix.packed, out, *rest)
+        else:
+            quantized_rows(x, matrix.packed, out, *rest, parts)
+        return
+    assert isinstance(matrix, DenseMatrix), "a matrix is dense or packed"
+    if kernel == "gemv":
+        gemv(x, matrix.values, out, *rest)
+        return
+    few_rows(x, matrix.values, out, *rest, parts)
+
+
+def activation(op: ops.Activation, step: DeviceStep) -> None:
+    if op.kind == "xielu":
+        dense.activation(op, step)
+    else:
+        activations.activation(step.slot(op.x), step.slot(op.out), op.kind)
+
+
+def gated_activation(op: ops.GatedActivation, step: DeviceStep) -> None:
+    activations.gated_activation(step.span(op.gate), step.span(op.up), step.slot(op.out), op.kind)
+
+
+def gather_rows(op: ops.GatherRows, step: DeviceStep) -> None:
+    gather(step.slot(op.x), step.arrays.sampled_rows, step.slot(op.out))

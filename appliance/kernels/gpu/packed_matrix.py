@@ -1,0 +1,46 @@
+"""A quantized matrix in the words that Triton's kernels multiply."""
+
+from dataclasses import dataclass
+
+import torch
+
+from appliance.kernels.gpu.device import Device
+from appliance.kernels.gpu.matrices import Rows
+from appliance.kernels.gpu.triton.packing import PackedQuantized, PackingError, pack
+from appliance.kernels.gpu.triton.quantized import dequantize
+from appliance.kernels.layout import CanonicalWeight
+
+
+@dataclass(frozen=True, slots=True)
+class PackedMatrix:
+    """The matrix as a DeviceMatrix."""
+
+    packed: PackedQuantized
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.packed.out_features, self.packed.in_features
+
+    @property
+    def nbytes(self) -> int:
+        return self.packed.size_bytes
+
+    def read(self, rows: Rows, dtype: torch.dtype) -> torch.Tensor:
+        """Dequantizes the given rows into memory of their own."""
+        weight, ids = self.packed, None
+        if isinstance(rows, torch.Tensor):
+            count, ids = len(rows), rows
+        else:
+            start, stop, _ = rows.indices(weight.out_features)
+            weight, count = weight.rows(start, stop), stop - start
+        out = torch.empty(count, weight.in_features, dtype=dtype, device=weight.words.device)
+        dequantize(weight, out, ids)
+        return out
+
+
+def packed_matrix(weight: CanonicalWeight, device: Device) -> PackedMatrix | None:
+    """Packs a quantized weight; None for what has no packed form, which is then kept as it is."""
+    try:
+        return PackedMatrix(pack(weight).to(device.name))
+    except PackingError:
+        return None

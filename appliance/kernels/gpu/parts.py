@@ -1,0 +1,53 @@
+"""What may be exchanged in the executor: who runs an operator, the form of quantized weights, and what these need."""
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+
+from appliance.kernels.execution import ExecutionLimits
+from appliance.kernels.gpu.device import Device
+from appliance.kernels.gpu.matrices import Pack
+from appliance.kernels.gpu.operators.table import Run
+from appliance.program.operators import Operator, StepProgram
+
+
+class Kit(Protocol):
+    """What the operators' functions need beside a step. tile_rows: the sizes in which they want the tokens of
+    sequences that have several."""
+
+    @property
+    def tile_rows(self) -> tuple[int, ...]: ...
+
+    @property
+    def size_bytes(self) -> int:
+        """The device's memory that it holds."""
+
+
+class MakeKit(Protocol):
+    def __call__(
+        self,
+        programs: Sequence[StepProgram],
+        limits: ExecutionLimits,
+        dtype: torch.dtype,
+        vectors: dict[str, torch.Tensor],
+        device: Device,
+    ) -> Kit: ...
+
+
+class Parts(NamedTuple):
+    """table: who runs an operator in place of torch. pack: the form of a quantized matrix."""
+
+    table: Mapping[type[Operator], Run]
+    pack: Pack | None
+    make_kit: MakeKit | None
+
+
+ON_TORCH = Parts({}, None, None)
+
+
+def triton_parts() -> Parts:
+    """Returns the parts that Triton's kernels are. Raises ModuleNotFoundError if triton is not installed."""
+    parts: Parts = importlib.import_module("appliance.kernels.gpu.with_triton").PARTS
+    return parts

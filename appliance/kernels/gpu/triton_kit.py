@@ -1,0 +1,101 @@
+"""What Triton's kernels need beside a step: the GPU's generation, their tiles, and memory for what they share out.
+
+All is decided while a program is bound, by tables, so that no start tunes and no step allocates.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from appliance.kernels.execution import ExecutionLimits
+from appliance.kernels.gpu.device import Device
+from appliance.kernels.gpu.triton.attention import AttentionOptions
+from appliance.kernels.gpu.triton.attention_decode import DecodeTile, choose_decode, decode_workspace
+from appliance.kernels.gpu.triton.attention_prefill import PrefillTile, choose_prefill
+from appliance.kernels.gpu.triton.linear import MOST_ROWS
+from appliance.program.operators import Linear, PagedAttention, StepProgram
+
+_MOST_SPLITS = 8  # shares of a product's columns
+_INTERPRETED = ("sm90", 4)  # the generation and the processors that tests without a GPU assume
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionPlan:
+    """The kernels' arguments of one PagedAttention. decode: by the number of sequences."""
+
+    options: AttentionOptions
+    decode: Callable[[int], DecodeTile]
+    prefill: PrefillTile
+
+
+class TritonKit:
+    """The arguments of kernels that a program's steps have in common."""
+
+    def __init__(
+        self,
+        programs: Sequence[StepProgram],
+        limits: ExecutionLimits,
+        dtype: torch.dtype,
+        vectors: dict[str, torch.Tensor],
+        device: Device,
+        *,
+        batch_invariant: bool = False,
+    ) -> None:
+        """vectors: f32, by the names in the programs. Raises ValueError for a GPU of an unknown generation."""
+        self.arch, self.num_processors = generation_of(device)
+        self.batch_invariant = batch_invariant
+        self._limits, self._dtype, self._vectors, self._device = limits, dtype, vectors, device
+        operators = [op for program in programs for op in program.operators]
+        self._attention = {id(op): self._plan(op) for op in operators if isinstance(op, PagedAttention)}
+        attention = (self._attention_numbers(op) for op in operators if isinstance(op, PagedAttention))
+        self.attention_workspace = device.zeros(max(attention, default=0), dtype=torch.float32)
+        widths = [op.out.width for op in operators if isinstance(op, Linear)]
+        parts = _MOST_SPLITS * min(MOST_ROWS, limits.max_num_batched_tokens) * max(widths, default=0)
+        self._parts = device.zeros(parts, dtype=torch.float32)
+
+    @property
+    def size_bytes(self) -> int:
+        return self.attention_workspace.nbytes + self._parts.nbytes
+
+    def attention(self, op: PagedAttention) -> AttentionPlan:
+        return self._attention[id(op)]
+
+    @property
+    def tile_rows(self) -> tuple[int, ...]:
+        """The sizes of prefill tiles that the program's operators have."""
+        return tuple(sorted({plan.prefill.rows for plan in self._attention.values()}))
+
+    def parts(self, splits: int, rows: int, width: int) -> torch.Tensor | None:
+        """Returns room for the shares of a product, f32 [splits, rows, width]; None where there is one."""
+        return None if splits == 1 else self._parts[: splits * rows * width].view(splits, rows, width)
+
+    def _plan(self, op: PagedAttention) -> AttentionPlan:
+        sizes = (op.num_heads // op.num_kv_heads, op.head_dim, op.value_width, self._dtype, self.arch)
+        slopes = None if op.slopes is None else torch.tensor(op.slopes, device=self._device.name)
+        sinks = None if op.sinks is None else self._vectors[op.sinks].flatten()
+        options = AttentionOptions(op.num_heads, op.scale, op.window, op.soft_cap, op.chunk, sinks, slopes)
+
+        def decode(num_seqs: int) -> DecodeTile:
+            reach = min(self._limits.max_model_len, op.window or self._limits.max_model_len)
+            most = (num_seqs, op.num_kv_heads, reach, self.num_processors)
+            return choose_decode(*sizes, *most, self.batch_invariant)
+
+        prefill = choose_prefill(op.head_dim, op.value_width, self._limits.block_size, self._dtype, self.arch)
+        return AttentionPlan(options, decode, prefill)
+
+    def _attention_numbers(self, op: PagedAttention) -> int:
+        """Returns the f32 numbers that decode attention needs for any number of sequences."""
+        tile = self._attention[id(op)].decode
+        counts = range(1, self._limits.max_num_seqs + 1)
+        return max(decode_workspace(count, op.num_heads, op.value_width, tile(count).splits) for count in counts)
+
+
+def generation_of(device: Device) -> tuple[str, int]:
+    """Returns a GPU's generation as compilers name it, and how many processors it has."""
+    if not device.is_gpu:
+        return _INTERPRETED
+    facts = torch.cuda.get_device_properties(device.name)
+    if torch.version.hip:
+        return facts.gcnArchName.partition(":")[0], facts.multi_processor_count
+    return f"sm{facts.major}{facts.minor}", facts.multi_processor_count
