@@ -74,7 +74,7 @@ class AdapterPlaces:
         pieces = self._find(module, gguf_architecture)
         if not pieces:
             message = f"{module.first.name}: the model has no place for an adapter of {module.name}"
-            raise AdapterError(message, hint=self._hint())
+            raise AdapterError(message, hint=self._hint(module))
         for piece in pieces:
             self._check_place(module, piece.weight)
         num_rows, width = sum(self.shape(piece.weight)[0] for piece in pieces), self.shape(pieces[0].weight)[1]
@@ -98,7 +98,11 @@ class AdapterPlaces:
             message = f"{module.first.name}: there is no DoRA and no bias of {module.name} in this version"
             raise AdapterError(message, hint="train the adapter without, or merge it into its base model")
 
-    def _hint(self) -> str:
+    def _hint(self, module: AdapterModule) -> str:
+        """Returns how a module gets a place that the model has but the program has not; or where there are places."""
+        if any(module.name in module_names(source) for source in self._stored.values()) or expert_of(module.name):
+            end = module.name.rpartition(".")[2]
+            return f"it is none of lora.target_modules: add {end}, or list the adapter in lora.adapters without them"
         names = sorted(self._trained)
         kinds = sorted({name.rpartition(".")[2] for name in names})
         return f"there are places at {', '.join(kinds)}, such as {names[0]}"

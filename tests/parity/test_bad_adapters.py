@@ -165,8 +165,14 @@ def test_a_rank_above_the_slots_is_refused(folder: Path, load: Callable[..., obj
 
 
 def test_modules_that_are_no_targets_are_refused(folder: Path, load: Callable[..., object]) -> None:
-    with pytest.raises(ApplianceError, match="no place for an adapter of"):
+    with pytest.raises(ApplianceError, match=r"no place for an adapter of model.layers.0.mlp.down_proj") as caught:
         load(folder, targets=("q_proj", "v_proj"))
+    assert str(caught.value.hint).startswith("it is none of lora.target_modules: add down_proj")
+    path = folder / "adapter_model.safetensors"
+    save_file(renamed(load_file(path)), path)
+    with pytest.raises(ApplianceError, match="no place for an adapter of language_model") as caught:
+        load(folder)
+    assert "such as model.layers.0.mlp.down_proj" in str(caught.value.hint)
 
 
 def cut_off(path: Path) -> None:
