@@ -34,6 +34,7 @@ model: {{source: ./model, served_names: [base, second], max_model_len: 1024}}
 hardware: {{memory: {{kv_cache: 8MiB}}}}
 scheduler: {{policy: priority}}
 speculative: {{method: suffix}}
+lora: {{max_cpu_loras: 1}}
 endpoints:
   http: {{port: %d}}
   apis: [openai, responses]
@@ -161,6 +162,13 @@ EFFECTS: dict[str, Effect] = {
     ),
     "observability.logs.enable_log_requests": Effect("true", lambda a: a.logged("\n")),
     "observability.logs.enable_access_log": Effect("true", lambda a: a.logged("/v1/completions")),
+    "lora.allow_runtime_updating": Effect("true", lambda a: a.post("/v1/load_lora_adapter", {}).status_code),
+    "lora.allow_request_scale": Effect("true", lambda a: a.complete(lora=[{"id": 0}]).json()["error"]["param"]),
+    "lora.resolver": Effect(
+        "tests.server.resolvers.find",
+        lambda a: a.complete(model="mine/lost").json()["error"]["param"],
+        ("decoding.trust_plugins=true",),
+    ),
     "observability.metrics.enabled": Effect("false", status("/metrics")),
     **{
         f"slo.{metric}_p{rank}": Effect("7s", lambda a, name=f"{metric}_p{rank}": a.has_target(name))  # type: ignore[misc]  # mypy sees no default of a lambda
@@ -260,7 +268,8 @@ class Deployment:
 
 
 @pytest.fixture
-def deployment(tmp_path: Path) -> Iterator[Deployment]:
+def deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployment]:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))  # of the server, for a resolver of ours
     state = DeploymentState(tmp_path / "state", "random")
     state.create()
     yield Deployment(tmp_path, state)

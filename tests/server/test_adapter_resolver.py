@@ -92,6 +92,8 @@ def test_code_of_the_operator_is_asked_after_the_folder(
     assert served.names == ["mine/one"]
     with pytest.raises(ApplianceError, match="cannot be imported"):
         AdapterResolver(AdapterRulesPlan(resolver="no.such.module"))
+    with pytest.raises(ApplianceError, match="is no coroutine function"):
+        AdapterResolver(AdapterRulesPlan(resolver="os.path.join"))
 
 
 def test_many_that_wait_are_refused(shelf: Path, tmp_path: Path) -> None:

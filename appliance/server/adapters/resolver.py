@@ -2,10 +2,11 @@
 
 import asyncio
 import importlib
+import inspect
 import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -88,8 +89,12 @@ class AdapterResolver:
 def _imported(path: str) -> Resolve:
     module, _, name = path.replace(":", ".").rpartition(".")
     try:
-        found: Resolve = getattr(importlib.import_module(module), name)
+        found: Any = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         hint = "it must be installed beside the server, or on PYTHONPATH"
         raise ApplianceError(f"lora.resolver: {path} cannot be imported: {error}", hint=hint) from error
-    return found
+    if not inspect.iscoroutinefunction(found):
+        hint = "async def f(model, name) that returns a folder or None"
+        raise ApplianceError(f"lora.resolver: {path} is no coroutine function", hint=hint)
+    resolve: Resolve = found
+    return resolve
