@@ -67,6 +67,16 @@ def test_a_weight_of_another_type() -> None:
         assert_near(out, expected(x[:rows], weight.to(torch.bfloat16), None, None, None), torch.float32)
 
 
+def test_rows_are_padded_as_a_tile_says() -> None:
+    """A row among 3 and one among 64 are then multiplied by the same kernel, and so round alike."""
+    x, weight, _ = case(64, 40, 64, torch.float32)
+    all_rows, few = torch.empty(64, 40), torch.empty(3, 40)
+    for rows, out in ((x, all_rows), (x[:3], few)):
+        few_rows(rows, weight, out, LinearTile(16, 32, 4, rows=64))
+    assert torch.equal(few, all_rows[:3])
+    assert [LinearTile(16, 32, 4).padded(rows) for rows in (1, 17, 64)] == [16, 32, 64]
+
+
 def test_parts_are_summed_in_their_order() -> None:
     parts = torch.tensor([1e8, 1.0, -1e8]).reshape(3, 1, 1).expand(3, 2, 5).contiguous()
     out = torch.empty(2, 5)
@@ -91,4 +101,4 @@ def test_choices() -> None:
     assert chosen(128256, 4096, 16) == ("few_rows", LinearTile(128, 128, 4, 4))
     assert chosen(4096, 14336, 16) == ("few_rows", LinearTile(64, 128, 4, 4, 2))
     assert chosen(4096, 4096, 65)[0] == "library"
-    assert chosen(4096, 4096, 1, True) == chosen(4096, 4096, 64, True) == ("few_rows", LinearTile(64, 128, 4, 4, 2))
+    assert chosen(4096, 4096, 1, True) == chosen(4096, 4096, 64, True) == ("few_rows", LinearTile(64, 128, 4, 4, 2, 64))

@@ -103,4 +103,4 @@ def test_choices() -> None:
     assert choose_quantized(packed, 16, "sm90", 132) == ("few_rows", LinearTile(64, 16, 4, 4, 1))
     assert choose_quantized(packed, 33, "sm90", 132)[0] == "library"
     fixed = [choose_quantized(packed, rows, "sm90", 132, batch_invariant=True) for rows in (1, 2, 32)]
-    assert fixed == [("few_rows", LinearTile(64, 16, 4, 4, 1))] * 3
+    assert fixed == [("few_rows", LinearTile(64, 16, 4, 4, 1, 32))] * 3

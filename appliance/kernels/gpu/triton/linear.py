@@ -19,13 +19,21 @@ MOST_ROWS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class LinearTile:
-    """How a product is cut: rows of the weight and columns of a program's step, and shares of the columns."""
+    """How a product is cut: rows of the weight and columns of a program's step, and shares of the columns.
+
+    rows: what the rows of x are padded to; 0 for the least power of two from 16.
+    """
 
     features: int
     columns: int
     num_warps: int
     num_stages: int = 1
     splits: int = 1
+    rows: int = 0
+
+    def padded(self, rows: int) -> int:
+        """Returns what so many rows of x are padded to."""
+        return self.rows or max(16, power_of_two(rows))
 
 
 @triton.jit
@@ -168,7 +176,7 @@ def few_rows(
         target, rows, features, columns, share, row_stride(x), row_stride(weight),
         features if is_split else row_stride(out), rows * features if is_split else 0,
         ACTIVATION=ACTIVATIONS[None if is_split else activation], BIAS=bias is not None and not is_split,
-        ADD=accumulate and not is_split, FULL=is_full, ROWS=max(16, power_of_two(rows)), FEATURES=tile.features,
+        ADD=accumulate and not is_split, FULL=is_full, ROWS=tile.padded(rows), FEATURES=tile.features,
         COLUMNS=tile.columns, STAGES=tile.num_stages, num_warps=tile.num_warps, pdl=pdl,
     )  # fmt: skip
     if parts is not None and is_split:

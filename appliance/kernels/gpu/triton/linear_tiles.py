@@ -4,6 +4,7 @@ Measured on an H100 with bf16 weights; other generations use the same tiles wher
 """
 
 import math
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -28,7 +29,8 @@ def choose_linear(
     batch of up to MOST_ROWS rows, which a caller cuts larger ones into.
     """
     if batch_invariant:
-        return "few_rows", few_rows_tile(features, columns, MOST_ROWS, dtype, arch, num_processors)
+        tile = few_rows_tile(features, columns, MOST_ROWS, dtype, arch, num_processors)
+        return "few_rows", replace(tile, rows=MOST_ROWS)
     if rows == 1:
         return "gemv", _SMALL_GEMV if features * columns <= _SMALL or columns <= 1024 else _WIDE_GEMV
     if rows > MOST_ROWS:

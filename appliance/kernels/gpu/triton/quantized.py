@@ -208,7 +208,7 @@ def quantized_rows(
         x if bias is None else bias, target_of(out, parts, tile.splits), rows, features, share, row_stride(x),
         features if is_split else row_stride(out), rows * features if is_split else 0,
         ACTIVATION=ACTIVATIONS[None if is_split else activation], HAS_BIAS=bias is not None and not is_split,
-        ADD=accumulate and not is_split, ROWS=max(16, power_of_two(rows)), FEATURES=tile.features, WORDS=tile.columns,
+        ADD=accumulate and not is_split, ROWS=tile.padded(rows), FEATURES=tile.features, WORDS=tile.columns,
         STAGES=tile.num_stages, **code_constants(weight), num_warps=tile.num_warps, pdl=pdl,
     )  # fmt: skip
     if parts is not None and is_split:
@@ -234,7 +234,7 @@ def choose_quantized(
 ) -> tuple[str, LinearTile]:
     """Returns "gemv", "few_rows" or "library" (after `dequantize`), and the tile, whose columns are words.
 
-    batch_invariant: those of MOST_ROWS rows for any number; see choose_linear.
+    batch_invariant: those of MOST_ROWS rows for any number of them, which a caller cuts larger ones into.
     """
     if rows == 1 and not batch_invariant:
         wide = min(512, power_of_two(weight.words.shape[1]))
@@ -248,4 +248,5 @@ def choose_quantized(
     splits = min(wanted, _MOST_SPLITS, max(1, steps // 4))
     share = triton.cdiv(steps, splits)
     stages = 4 if architecture(arch).shared_bytes > 64 * 1024 else 2
-    return "few_rows", LinearTile(height, words, 4, stages, triton.cdiv(steps, share))
+    padded = MOST_ROWS if batch_invariant else 0
+    return "few_rows", LinearTile(height, words, 4, stages, triton.cdiv(steps, share), padded)
