@@ -14,7 +14,7 @@ from appliance.kernels.gpu.triton.attention_decode import (
 from tests.kernels.triton.oracle import DTYPES, assert_near, rest_of, span_of
 from tests.kernels.triton.paged import CASES, Case, Paged
 
-LENGTHS = (1, 64, 0, 150, 333)
+LENGTHS = (1, 0, 64, 203)
 
 
 def attended(paged: Paged, tile: DecodeTile) -> torch.Tensor:
@@ -28,8 +28,9 @@ def attended(paged: Paged, tile: DecodeTile) -> torch.Tensor:
     return out
 
 
-@pytest.mark.parametrize("splits", [1, 4])
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize(
+    ("case", "splits"), [*((case, 4) for case in CASES), *((case, 1) for case in CASES[::3])], ids=str
+)
 def test_decode(case: Case, splits: int) -> None:
     dtype = DTYPES[case.head_dim == 64]  # products of f16 are slow under the interpreter
     paged = Paged(case, [1] * len(LENGTHS), LENGTHS, dtype)
