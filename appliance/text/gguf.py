@@ -25,7 +25,8 @@ _PAIRS = {"bert": "$B:1 last:1", "t5": "last:0 $B:0 last:0"}
 
 
 def build_tokenizer(file: GgufFile) -> Tokenizer:
-    """Builds the tokenizer. Raises TokenizerError for an unknown kind of vocabulary or pre-tokenizer."""
+    """Builds the tokenizer. Raises TokenizerError for an unknown kind of vocabulary or pre-tokenizer, and for parts
+    that do not fit together."""
     kind = fields.kind(file)
     if kind not in _KINDS:
         known = ", ".join(f"{name} ({noun})" for name, (_, noun) in _KINDS.items())
@@ -33,7 +34,13 @@ def build_tokenizer(file: GgufFile) -> Tokenizer:
             f"the tokenizer kind {kind!r} of this GGUF file is not in this version", hint=f"known kinds are {known}"
         )
     build, _ = _KINDS[kind]
-    tokenizer = build(file)
+    try:
+        tokenizer = build(file)
+    except TokenizerError:
+        raise
+    except Exception as error:  # the library has no exception of its own
+        message = f"the vocabulary of this GGUF file does not fit together: {error}"
+        raise TokenizerError(message, hint="give model.tokenizer a folder with tokenizer.json") from error
     _add_tokens(file, tokenizer, kind)
     _set_ends(tokenizer, *_ends(file, kind), _PAIRS.get(kind, "$B:1"))
     return tokenizer

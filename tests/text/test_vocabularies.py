@@ -127,6 +127,11 @@ def test_merges_are_needed() -> None:
         build_tokenizer(header("gpt-2", merges=None))
 
 
+def test_merges_of_tokens_that_are_not_there_are_refused() -> None:
+    with pytest.raises(TokenizerError, match="does not fit together: .*out of vocabulary"):
+        build_tokenizer(header("gpt-2", merges=["nothing like", "this one"]))
+
+
 PIECES = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("\u2581", -3.0), ("\u2581hello", -5.0)]
 PIECES += [
     ("hel", -4.5),
