@@ -128,7 +128,7 @@ def test_merges_are_needed() -> None:
 
 
 def test_merges_of_tokens_that_are_not_there_are_refused() -> None:
-    with pytest.raises(TokenizerError, match="does not fit together: .*out of vocabulary"):
+    with pytest.raises(TokenizerError, match=r"does not fit together: .*out of vocabulary"):
         build_tokenizer(header("gpt-2", merges=["nothing like", "this one"]))
 
 
