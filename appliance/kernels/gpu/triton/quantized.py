@@ -243,7 +243,7 @@ def choose_quantized(
         return "library", LinearTile(0, 0, 0)
     words = max(16, weight.unit * weight.bits // 32)
     height = 64
-    steps = weight.words.shape[1] // words
+    steps = triton.cdiv(weight.words.shape[1], words)
     wanted = max(1, round(2 * num_processors * height / weight.out_features))
     splits = min(wanted, _MOST_SPLITS, max(1, steps // 4))
     share = triton.cdiv(steps, splits)
