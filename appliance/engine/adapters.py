@@ -16,6 +16,7 @@ from appliance.models.adapter_places import AdapterPlaces
 from appliance.plan.types import AdapterPlan
 
 _ALIGNMENT = 64  # bytes: a cache line
+_BY_COLUMNS = ("up",)  # as slots hold them, so that a slot is written by copying
 
 
 class AdapterChangedError(ApplianceError):
@@ -82,7 +83,8 @@ def _kept(maps: Mapping[str, WeightChange]) -> KeptAdapter:
     for name, each in maps.items():
         own = {}
         for field, array in _arrays(each):
-            own[field] = np.frombuffer(memory, array.dtype, array.size, offset).reshape(array.shape)
+            numbers = np.frombuffer(memory, array.dtype, array.size, offset)
+            own[field] = numbers.reshape(array.shape, order="F" if field in _BY_COLUMNS else "C")
             own[field][...] = array
             offset += _aligned(array.nbytes)
         moved[name] = dataclasses.replace(each, **own)

@@ -36,6 +36,7 @@ from appliance.service.restart import RestartRule
 _log = logger("service")
 _LOOK_EVERY_S = 0.25  # at the heartbeat
 _FIRST_SIGN_S = 60.0  # from the start of the process: an interpreter on a busy machine takes its time
+_KEPT_PLANS = 2  # those who read the one before may go back to it
 _END_WAIT_S = 5.0  # for the process, after it was asked to end
 
 Listener = Callable[[EngineEvent | Health], None]
@@ -87,6 +88,7 @@ class Supervisor:
         self._stopping = False
         self._num_starts = 0
         self._num_plans = 0
+        self._written: list[Path] = []  # plans with other adapters than the first, the newest last
         self._settled = asyncio.Event()  # ready, or given up
 
     @property
@@ -130,9 +132,10 @@ class Supervisor:
         except BaseException:
             path.unlink(missing_ok=True)
             raise
-        if self._paths.plan.parent == path.parent:
-            self._paths.plan.unlink(missing_ok=True)  # one that we wrote before
         self._paths = EnginePaths(path, self._paths.sockets)
+        self._written.append(path)
+        while len(self._written) > _KEPT_PLANS:
+            self._written.pop(0).unlink(missing_ok=True)
 
     async def settled(self) -> Health:
         """Waits until the engine is ready or given up for the first time."""

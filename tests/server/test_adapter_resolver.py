@@ -8,12 +8,15 @@ import pytest
 
 from appliance.base.errors import ApplianceError
 from appliance.plan.hashes import with_hashes
-from appliance.plan.serving_types import AdapterRulesPlan
+from appliance.plan.serving_types import AdapterRulesPlan, KeyPlan
 from appliance.plan.types import AdaptersPlan, EnginePlan
 from appliance.server.adapters.loading import is_allowed
 from appliance.server.adapters.resolver import MOST_WAITING, AdapterResolver
+from appliance.server.adapters.routes import check_caller
+from appliance.server.http.callers import CALLER, Caller
 from appliance.server.http.errors import ApiError
 from appliance.service.adapter_sets import AdapterChange, AdapterSetError, changed_set
+from appliance.service.metrics import ServiceMetrics
 from tests.e2e.served import make_random_adapter
 from tests.engine.plans import scripted_plan
 from tests.server import resolvers
@@ -112,6 +115,20 @@ def test_links_lead_out_of_no_folder(tmp_path: Path) -> None:
     for path in (outside, inside / "link", inside / ".." / "outside", tmp_path):
         assert not is_allowed(path, allowed)
     assert is_allowed(outside, [])
+
+
+@pytest.mark.parametrize(("models", "status"), [(None, None), (("one",), 403)])
+def test_a_key_that_is_limited_to_models_changes_no_set(models: tuple[str, ...] | None, status: int | None) -> None:
+    caller = Caller("team", KeyPlan(models=models), ServiceMetrics("m"))
+    token = CALLER.set(caller)
+    try:
+        check_caller()
+        found = None
+    except ApiError as error:
+        found = error.status
+    finally:
+        CALLER.reset(token)
+    assert found == status
 
 
 def test_a_set_without_places_or_with_another_name_is_refused(tmp_path: Path, shelf: Path) -> None:

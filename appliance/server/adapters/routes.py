@@ -36,7 +36,7 @@ _LOAD, _UNLOAD = json_decoder(LoadAdapterFields), json_decoder(UnloadAdapterFiel
 async def load_adapter(state: ServerState, request: Request) -> Response:
     """Loads an adapter from a folder of this machine, checks it, and serves it."""
     fields = await read_fields(state.plan.serving, request, _LOAD)
-    _check_caller()
+    check_caller()
     name = fields.lora_name
     if not name or not fields.lora_path:
         raise invalid("lora_path" if name else "lora_name", "Both 'lora_name' and 'lora_path' must be provided.")
@@ -62,7 +62,7 @@ async def load_adapter(state: ServerState, request: Request) -> Response:
 async def unload_adapter(state: ServerState, request: Request) -> Response:
     """Stops serving an adapter. Open requests keep it until they end."""
     fields = await read_fields(state.plan.serving, request, _UNLOAD)
-    _check_caller()
+    check_caller()
     name = fields.lora_name
     if not name:
         raise invalid("lora_name", "'lora_name' needs to be provided to unload a LoRA adapter.")
@@ -88,7 +88,7 @@ async def list_adapters(state: ServerState, request: Request) -> Response:
     return Response(orjson.dumps(cards), media_type="application/json")
 
 
-def _check_caller() -> None:
+def check_caller() -> None:
     """Raises ApiError 403 for a key that may use some models only: adapters are everybody's."""
     caller = CALLER.get()
     if caller is not None and caller.rules.models is not None:
