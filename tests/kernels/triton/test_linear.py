@@ -67,13 +67,14 @@ def test_a_weight_of_another_type() -> None:
         assert_near(out, expected(x[:rows], weight.to(torch.bfloat16), None, None, None), torch.float32)
 
 
-def test_rows_are_padded_as_a_tile_says() -> None:
-    """A row among 3 and one among 64 are then multiplied by the same kernel, and so round alike."""
-    x, weight, _ = case(64, 40, 64, torch.float32)
-    all_rows, few = torch.empty(64, 40), torch.empty(3, 40)
+def test_a_tile_may_say_how_many_rows_are_multiplied_together() -> None:
+    """A row among 3 and one among 40 are then multiplied by the same kernel, and so round alike."""
+    x, weight, bias = case(40, 40, 64, torch.float32)
+    all_rows, few = torch.empty(40, 40), torch.empty(3, 40)
     for rows, out in ((x, all_rows), (x[:3], few)):
-        few_rows(rows, weight, out, LinearTile(16, 32, 4, rows=64))
+        few_rows(rows, weight, out, LinearTile(16, 32, 4, 1, 2, 16), bias, parts=torch.empty(2, len(rows), 40))
     assert torch.equal(few, all_rows[:3])
+    assert_near(all_rows, expected(x, weight, bias, None, None), torch.float32)
     assert [LinearTile(16, 32, 4).padded(rows) for rows in (1, 17, 64)] == [16, 32, 64]
 
 

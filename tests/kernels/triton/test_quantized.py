@@ -82,6 +82,12 @@ def test_products_in_half_precision() -> None:
     assert_near(got, x.float() @ reference.dequantize(weight).T, torch.float16)
 
 
+def test_a_tile_may_say_how_many_rows_are_multiplied_together() -> None:
+    weight, x, got = weight_of("int4 of 128"), random(1, 19, COLUMNS), torch.empty(19, FEATURES)
+    quantized_rows(x, pack(weight), got, LinearTile(32, 16, 4, rows=16))
+    assert_near(got, x @ reference.dequantize(weight).T, torch.float32)
+
+
 def test_rows_of_a_packed_weight() -> None:
     weight = weight_of("nf4")
     out = torch.empty(4, COLUMNS)

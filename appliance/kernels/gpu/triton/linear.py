@@ -21,7 +21,7 @@ MOST_ROWS: Final = 64
 class LinearTile:
     """How a product is cut: rows of the weight and columns of a program's step, and shares of the columns.
 
-    rows: what the rows of x are padded to; 0 for the least power of two from 16.
+    rows: those of x that a program multiplies; 0 for all, padded to a power of two from 16.
     """
 
     features: int
@@ -32,7 +32,7 @@ class LinearTile:
     rows: int = 0
 
     def padded(self, rows: int) -> int:
-        """Returns what so many rows of x are padded to."""
+        """Returns how many of so many rows of x a program multiplies."""
         return self.rows or max(16, power_of_two(rows))
 
 
@@ -88,12 +88,12 @@ def few_rows_kernel(
     ACTIVATION: tl.constexpr, BIAS: tl.constexpr, ADD: tl.constexpr, FULL: tl.constexpr,
     ROWS: tl.constexpr, FEATURES: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Programs: FEATURES rows of the weight, and a share of the columns, whose sums go to a part of y of its own."""
+    """Programs: FEATURES rows of the weight, a share of the columns, which has a part of y, and ROWS rows of x."""
     feature = tl.program_id(0) * FEATURES + tl.arange(0, FEATURES)
     start = tl.program_id(1) * share
     end = tl.minimum(columns, start + share)
     column = tl.arange(0, COLUMNS)
-    row = tl.arange(0, ROWS)
+    row = tl.program_id(2) * ROWS + tl.arange(0, ROWS)
     is_feature, is_row = (feature < features)[:, None], (row < rows)[None, :]
     pointers = weight + feature.to(tl.int64)[:, None] * weight_stride + column[None, :]
     inputs = x + row.to(tl.int64)[None, :] * x_stride + column[:, None]
@@ -161,7 +161,7 @@ def few_rows(
     parts: torch.Tensor | None = None,
     pdl: bool = False,
 ) -> None:
-    """out = activation(x @ weight.T + bias) of at most MOST_ROWS rows, or out += that, as Linear does.
+    """out = activation(x @ weight.T + bias) of few rows, or out += that, as Linear does.
 
     x: a span [M, K]. out: a span [M, N]. parts: f32 [tile.splits, M, N], contiguous, where a tile has shares: they are
     written there, and `sum_parts` makes `out` of them.
@@ -172,8 +172,8 @@ def few_rows(
     share = triton.cdiv(triton.cdiv(columns, tile.splits), tile.columns) * tile.columns
     is_full = features % tile.features == 0 and columns % tile.columns == 0 and (tile.splits - 1) * share < columns
     launch(
-        few_rows_kernel, (triton.cdiv(features, tile.features), tile.splits), x, weight, x if bias is None else bias,
-        target, rows, features, columns, share, row_stride(x), row_stride(weight),
+        few_rows_kernel, (triton.cdiv(features, tile.features), tile.splits, triton.cdiv(rows, tile.padded(rows))), x,
+        weight, x if bias is None else bias, target, rows, features, columns, share, row_stride(x), row_stride(weight),
         features if is_split else row_stride(out), rows * features if is_split else 0,
         ACTIVATION=ACTIVATIONS[None if is_split else activation], BIAS=bias is not None and not is_split,
         ADD=accumulate and not is_split, FULL=is_full, ROWS=tile.padded(rows), FEATURES=tile.features,

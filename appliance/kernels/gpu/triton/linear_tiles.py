@@ -26,7 +26,7 @@ def choose_linear(
     """Returns the kernel and tile of x [rows, columns] @ weight [features, columns].T.
 
     batch_invariant: those of MOST_ROWS rows for any number, and never the library: a row then rounds alike in every
-    batch of up to MOST_ROWS rows, which a caller cuts larger ones into.
+    batch.
     """
     if batch_invariant:
         tile = few_rows_tile(features, columns, MOST_ROWS, dtype, arch, num_processors)

@@ -98,10 +98,10 @@ def quantized_rows_kernel(
     UNIT: tl.constexpr, GROUP: tl.constexpr, SUB_GROUP: tl.constexpr, COLUMNS: tl.constexpr, E8M0: tl.constexpr,
     SUB: tl.constexpr, OFFSET: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Programs: FEATURES rows of the weight, and a share of its words, whose sums go to a part of y of its own."""
+    """Programs: FEATURES rows of the weight, a share of its words, which has a part of y, and ROWS rows of x."""
     feature = tl.program_id(0) * FEATURES + tl.arange(0, FEATURES)
     row = feature.to(tl.int64)[:, None]
-    token = tl.arange(0, ROWS)
+    token = tl.program_id(2) * ROWS + tl.arange(0, ROWS)
     is_row = (token < rows)[None, :]
     num_words: tl.constexpr = COLUMNS * BITS // 32
     one_unit: tl.constexpr = WORDS * 32 // BITS == UNIT
@@ -203,8 +203,9 @@ def quantized_rows(
     rows, features = x.shape[0], weight.out_features
     is_split = tile.splits > 1
     share = triton.cdiv(triton.cdiv(weight.words.shape[1], tile.splits), tile.columns) * tile.columns
+    blocks = triton.cdiv(rows, tile.padded(rows))
     launch(
-        quantized_rows_kernel, (triton.cdiv(features, tile.features), tile.splits), x, *code_tensors(weight),
+        quantized_rows_kernel, (triton.cdiv(features, tile.features), tile.splits, blocks), x, *code_tensors(weight),
         x if bias is None else bias, target_of(out, parts, tile.splits), rows, features, share, row_stride(x),
         features if is_split else row_stride(out), rows * features if is_split else 0,
         ACTIVATION=ACTIVATIONS[None if is_split else activation], HAS_BIAS=bias is not None and not is_split,
@@ -234,7 +235,7 @@ def choose_quantized(
 ) -> tuple[str, LinearTile]:
     """Returns "gemv", "few_rows" or "library" (after `dequantize`), and the tile, whose columns are words.
 
-    batch_invariant: those of MOST_ROWS rows for any number of them, which a caller cuts larger ones into.
+    batch_invariant: those of MOST_ROWS rows for any number; a row then rounds alike in every batch.
     """
     if rows == 1 and not batch_invariant:
         wide = min(512, power_of_two(weight.words.shape[1]))
