@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from appliance.catalog.kernel_sets import KERNEL_SETS
 from appliance.hardware.facts import MeasuredFacts
 from appliance.plan.program import PlannedProgram
 from appliance.plan.screen import head_screen
@@ -75,8 +76,9 @@ def estimate(
     plan: EnginePlan, program: PlannedProgram | None, measured: MeasuredFacts, workload: Workload
 ) -> Estimate | None:
     """Returns None for what the formulas do not cover: models without a program or that pool, and
-    devices that are not CPUs."""
-    if program is None or plan.device != "cpu" or plan.model.pooling is not None:
+    kernels that are not native ones of a CPU."""
+    is_native = plan.device == "cpu" and not KERNEL_SETS[plan.kernels.kernel_set].uses_torch
+    if program is None or not is_native or plan.model.pooling is not None:
         return None
     machine, works = _machine(plan, measured), _works(plan, program)
     decode_s, bound = _step(machine, works, _decodes(plan, works, workload), is_prompt=False)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from appliance.base.native import build_hint
+from appliance.catalog.gpu_operators import gpu_implementation
 from appliance.catalog.kernel_sets import KERNEL_SETS, MODELLING, KernelSetFacts, torch_obstacle
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
@@ -40,6 +41,9 @@ def select_kernel_set(inputs: PlanInputs, modelled: Modelled, ledger: Ledger) ->
         ledger.cannot_run.append(f"the kernel set {name} cannot run: {lacks}")
     elif not named and able and able[0] != name:
         ledger.warnings.append(f"{name} is planned in place of {able[0]}, which is faster: {reasons[able[0]]}")
+    if not chosen.is_batch_invariant:
+        reason = f"a row of {name} rounds by how many rows are computed with it; near ties may fall to other tokens"
+        ledger.decide("kernels.batch_invariant", False, "hardware", reason)
     if named:
         ledger.take("kernels.kernel_set", "hardware.kernels.kernel_set", name)
     else:
@@ -139,7 +143,14 @@ def _variants(record: type[Operator], program: PlannedProgram, precision: Precis
 def _choice(record: type[Operator], variant: str, selection: Selection) -> KernelChoice:
     name = f"{record.__name__}[{variant}]" if variant else record.__name__
     refused = {other: _variant_obstacle(other, record, variant) or why for other, why in selection.refused.items()}
-    return KernelChoice(operator=name, implementation=selection.chosen.name, refused=refused)
+    return KernelChoice(operator=name, implementation=_implementation(record, selection.chosen), refused=refused)
+
+
+def _implementation(record: type[Operator], chosen: KernelSetFacts) -> str:
+    """The set, and in one on torch who runs the operator there."""
+    if not chosen.uses_torch:
+        return chosen.name
+    return f"{chosen.name}: {gpu_implementation(record.__name__, with_triton=chosen.device != 'cpu')}"
 
 
 def _variant_obstacle(name: str, record: type[Operator], variant: str) -> str:

@@ -171,12 +171,12 @@ def _short(value: object) -> str:
 
 
 def _kernels(plan: EnginePlan) -> list[str]:
-    """Operators by what was refused for them; most often one list for all."""
-    groups: dict[tuple[tuple[str, str], ...], list[KernelChoice]] = {}
+    """Operators by who runs them and by what was refused for them; most often one list for all."""
+    groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[KernelChoice]] = {}
     for choice in plan.kernels.choices:
-        groups.setdefault(tuple(choice.refused.items()), []).append(choice)
+        groups.setdefault((choice.implementation, tuple(choice.refused.items())), []).append(choice)
     lines = []
-    for refused, choices in groups.items():
+    for (_, refused), choices in groups.items():
         lines.append(_row(choices[0].implementation, "  " + ", ".join(choice.operator for choice in choices)))
         lines += table([("refused", "because"), *refused])
     return lines
