@@ -51,6 +51,7 @@ class GpuExecutable:
         self._kv_dtype = numerics.kv_dtype
         self._seconds: np.ndarray | None = None
         self._kept: torch.Tensor | None = None
+        self._ahead: tuple[int, DeviceLogits] | None = None  # the step that was started: its revision, and its logits
         self._sampled = device.zeros(limits.max_num_sampled, dtype=torch.int32)
         matrices, vectors = program.matrices(), program.vectors()
         self._matrices = {name: load_matrix(name, weights, device, parts.pack) for name in weights if name in matrices}
@@ -75,8 +76,29 @@ class GpuExecutable:
         memory = (self._caches.caches, self._states, self._adapters)
         self._bound = BoundModel(device, dtype, buffers, self._matrices, self._vectors, *memory, self._kit)
 
-    @torch.inference_mode()
+    @property
+    def early_rows(self) -> int:
+        """A GPU computes the next step while the host commits this one. States of a step that began cannot be undone,
+        and a CPU would compute nothing meanwhile."""
+        return self._limits.max_num_seqs if self._device.is_gpu and not self._program.states else 0
+
+    def start(self, inputs: StepInputs) -> None:
+        """Gives a whole step to the device, and does not wait. Raises like `run`."""
+        self._ahead = None
+        logits = self._launch(inputs)
+        self._ahead = (inputs.revision, logits)
+
+    def cancel(self) -> None:
+        """Forgets the step that was started. What it wrote lies in slots that a later step writes again."""
+        self._ahead = None
+
     def run(self, inputs: StepInputs) -> DeviceLogits:
+        """Gives a step to the device, unless it was started. Raises like StepBounds.check."""
+        ahead, self._ahead = self._ahead, None
+        return ahead[1] if ahead is not None and ahead[0] == inputs.revision else self._launch(inputs)
+
+    @torch.inference_mode()
+    def _launch(self, inputs: StepInputs) -> DeviceLogits:
         self._bounds.check(inputs)
         arrays = self._inputs.load(inputs)
         if inputs.follows:
@@ -158,7 +180,7 @@ class GpuExecutable:
         """Frees everything: nothing else refers to the memory."""
         self._device.wait()
         del self._matrices, self._vectors, self._caches, self._states, self._inputs, self._adapters
-        del self._arena, self._bound, self._sampled, self._kept, self._kit
+        del self._arena, self._bound, self._sampled, self._kept, self._kit, self._ahead
 
 
 def _placed(
