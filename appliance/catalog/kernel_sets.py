@@ -80,6 +80,7 @@ def _on_torch(name: str, device: DeviceKind, support: SupportClass, *, is_automa
         device,
         support,
         _GPU_MODULE,
+        kv_dtypes=("f32", "bf16", "f16"),
         block_sizes=(16, 32, 64, 128),
         default_block_size=64,
         can_quantize_activations=False,
