@@ -4,12 +4,14 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 
 from appliance.base.errors import SpecError
 from appliance.engine.backend import load_backend
+from appliance.engine.core.adapter_slots import ServedAdapter
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.drafting.head import HeadDrafter
 from appliance.engine.drafting.load import load_draft_model
@@ -21,6 +23,7 @@ from appliance.plan.prepare import prepare
 from appliance.plan.types import EnginePlan
 from tests.engine.simulator import generate
 from tests.engine.test_speculation import answers, summary
+from tests.models.adapters import make_adapter
 from tests.models.tiny import VOCAB_SIZE
 from tests.models.tiny_eagle3 import make_eagle3
 from tests.models.tiny_heads import HEADS, TinyHead, make_head
@@ -227,3 +230,32 @@ def test_a_model_without_a_head_is_refused(tiny: Callable[[str], Checkpoint], tm
         spec.write_text(SPEC.format(source=source, kernels="cpu-generic", method="mtp", model=""))
         with pytest.raises(SpecError, match=message):
             prepare(spec)
+
+
+@pytest.mark.parametrize("name", ["eagle", "qwen3_next"])
+def test_answers_of_adapters_are_those_without_drafts(
+    name: str, made: Callable[[str, bool], TinyHead], tmp_path: Path
+) -> None:
+    """A head reads the states of a model that an adapter changes."""
+    head = made(name, True)
+    make_adapter(head.base, tmp_path / "one", 1)
+    planned(head, tmp_path)
+    spec = tmp_path / "deployment.yaml"
+    spec.write_text(f"{spec.read_text()}lora: {{adapters: [{{name: one, source: {tmp_path / 'one'}}}]}}\n")
+    plan = prepare(spec).plan
+    config = SchedulerConfig.from_plan(plan)
+    backend = load_backend(plan, config, lambda *_: None)
+    loaded = load_draft_model(plan, config, VOCAB_SIZE, lambda *_: None)
+    assert loaded is not None
+    asked = [msgspec.structs.replace(each, adapter=adapter, request_id=f"{each.request_id} {adapter}")
+             for each in REQUESTS for adapter in (None, "one")]  # fmt: skip
+    assert plan.adapters is not None
+    served = {each.name: ServedAdapter(each.sha256, each.scale) for each in plan.adapters.served}
+    given = backend.executable, VOCAB_SIZE, backend.adapters, served
+    off, _ = answers(dataclasses.replace(config, speculation=None), asked, [], *given)
+    on, scheduler = answers(config, asked, [], *given, loaded.drafter)
+    assert summary(on) == summary(off)
+    assert summary(off)["greedy None", 0] != summary(off)["greedy one", 0]
+    assert scheduler.stats(0.0).speculation.methods["eagle" if name == "eagle" else "mtp"].accepted_tokens > 8
+    backend.executable.close()
+    loaded.drafter.close()
