@@ -10,6 +10,7 @@ SupportClass = Literal["tested here", "compiled here", "untested"]
 DeviceKind = Literal["cpu", "cuda", "rocm"]
 
 _CPU_LAYOUTS = ("f32", "f16", "bf16", *INTEGER_LAYOUTS, *CODED_LAYOUTS)
+_FLOATS = ("f32", "bf16", "f16")  # of caches
 _CPU_MODULE = "appliance.kernels.cpu.kernel_set"
 _GPU_MODULE = "appliance.kernels.gpu.kernel_set"
 _AVX2_FLAGS = ("avx2", "f16c", "fma")
@@ -49,7 +50,7 @@ class KernelSetFacts(msgspec.Struct, frozen=True):
     module: str | None
     required_flags: tuple[str, ...] = ()  # of the CPU, as /proc/cpuinfo spells them
     layouts: tuple[str, ...] = _CPU_LAYOUTS
-    kv_dtypes: tuple[str, ...] = ("f32", "bf16", "f16")
+    kv_dtypes: tuple[str, ...] = (*_FLOATS, "int8", "fp8_e4m3", "fp8_e5m2")
     block_sizes: tuple[int, ...] = (8, 16, 32, 64, 128)
     default_block_size: int = 16
     can_quantize_activations: bool = True
@@ -80,7 +81,7 @@ def _on_torch(name: str, device: DeviceKind, support: SupportClass, *, is_automa
         device,
         support,
         _GPU_MODULE,
-        kv_dtypes=("f32", "bf16", "f16"),
+        kv_dtypes=_FLOATS,
         block_sizes=(16, 32, 64, 128),
         default_block_size=64,
         can_quantize_activations=False,
@@ -100,7 +101,7 @@ _TABLE = (
     ),
     KernelSetFacts(
         MODELLING, "cpu", "tested here", "appliance.kernels.modelling.kernel_set", is_automatic=False, panel=1,
-        layouts=("f32", "f16", "bf16"), can_quantize_activations=False, can_screen_logits=False,
+        layouts=("f32", "f16", "bf16"), kv_dtypes=_FLOATS, can_quantize_activations=False, can_screen_logits=False,
         is_batch_invariant=False,
         activation_dtypes=("f32", "bf16", "f16"), runs="models",
     ),

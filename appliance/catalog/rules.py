@@ -73,7 +73,6 @@ CROSS_FIELD: tuple[CrossFieldRule, ...] = tuple(
         ("hardware/threads", "memory", "binding_fits_threads", "CPU lists fit the ranks and threads."),
         ("cache/block-size", "memory", "block_size_fits_device", "The block size fits the device."),
         ("cache/dtype", "memory", "kv_dtype_fits_device", "The cache's type fits the device."),
-        ("cache/scales", "memory", "kv_scales_need_fp8", "Scales are for fp8 caches."),
         ("cache/hash", "memory", "hash_needs_prefix_caching", "The block hash is for prefix caching."),
         ("compilation/eager", "memory", "eager_has_no_graphs", "enforce_eager excludes graph sizes."),
         ("scheduler/async", "scheduling", "async_is_exclusive", "Async scheduling excludes three features."),

@@ -55,7 +55,7 @@ class ProfileDefaults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     max_num_seqs: int
     max_num_batched_tokens: int
     dtype: Literal["f32", "bf16", "f16"]  # of activations
-    kv_cache_dtype: Literal["f32", "bf16", "f16", "fp8_e4m3", "fp8_e5m2"]
+    kv_cache_dtype: Literal["f32", "bf16", "f16", "int8", "fp8_e4m3", "fp8_e5m2"]
     memory_utilization: float  # part of the device's memory, 0 to 1
 
 

@@ -25,13 +25,13 @@ from appliance.plan.types import PrecisionPlan, WeightPlan
 from appliance.plan.weights import Group, GroupSize, Weight
 
 DenseType = Literal["f32", "bf16", "f16"]
-KvType = Literal["f32", "bf16", "f16", "fp8_e4m3", "fp8_e5m2"]
+KvType = Literal["f32", "bf16", "f16", "int8", "fp8_e4m3", "fp8_e5m2"]
 
 _DTYPES: dict[str, DenseType] = {
     "float32": "f32", "float": "f32", "float16": "f16", "half": "f16", "bfloat16": "bf16",
 }  # fmt: skip
 _KV_DTYPES: dict[str, KvType] = {
-    "float32": "f32", "float16": "f16", "bfloat16": "bf16",
+    "float32": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "int8",
     "fp8": "fp8_e4m3", "fp8_e4m3": "fp8_e4m3", "fp8_e5m2": "fp8_e5m2",
 }  # fmt: skip
 _OWN_METHODS = (AUTO, "none", *LOAD_QUANTIZATIONS)  # that need nothing of the checkpoint
@@ -64,7 +64,7 @@ def plan_precision(inputs: PlanInputs, described: Described, kernels: KernelSetF
         weights=weights,
         activations=cast(DenseType, activations),
         quantize_activations=_quantize_activations(inputs, weights, kernels, ledger, pools=pools),
-        kv_dtype=_kv_dtype(inputs, dtype, kernels, ledger),
+        kv_dtype=_kv_dtype(inputs, dtype, program, ledger),
     )
     return Precision(plan, program)
 
@@ -202,8 +202,8 @@ def _quantize_activations(
     return ledger.decide(path, True, "hardware", reason)
 
 
-def _kv_dtype(inputs: PlanInputs, dtype: DenseType, kernels: KernelSetFacts, ledger: Ledger) -> KvType:
-    wanted, path = inputs.spec.cache.dtype, "precision.kv_dtype"
+def _kv_dtype(inputs: PlanInputs, dtype: DenseType, program: PlannedProgram, ledger: Ledger) -> KvType:
+    wanted, path, kernels = inputs.spec.cache.dtype, "precision.kv_dtype", program.kernels
     if wanted == AUTO:
         if dtype == "f32":
             return ledger.decide(path, "f32", ledger.source_of("model.dtype"), "model.dtype is float32")
@@ -217,5 +217,10 @@ def _kv_dtype(inputs: PlanInputs, dtype: DenseType, kernels: KernelSetFacts, led
         allowed = ", ".join(name for name, kind in _KV_DTYPES.items() if kind in kernels.kv_dtypes)
         if not ledger.may_degrade("kv_dtype", f"{message}; bf16 is planned"):
             ledger.refuse("cache.dtype", "plan/kv-dtype", message, allowed=f"auto, {allowed}", hint="write auto")
+        return "bf16"
+    if known == "int8" and any(shape.values_in_keys for shape in program.program.caches):
+        message = "the values of latent attention are columns of its keys, and int8 keys are kept as sums of columns"
+        if not ledger.may_degrade("kv_dtype", f"{message}; bf16 is planned"):
+            ledger.refuse("cache.dtype", "plan/kv-dtype", message, allowed="auto, bfloat16, fp8", hint="write fp8")
         return "bf16"
     return ledger.take(path, "cache.dtype", known)

@@ -9,11 +9,11 @@ from appliance.catalog.kernel_sets import KernelSetFacts
 from appliance.layers.rope import RopeSpec
 from appliance.plan.types import KvGroupPlan
 from appliance.program.arena import Liveness
-from appliance.program.caches import KvShape
+from appliance.program.caches import KV_BYTES, KvShape, kv_scale_bytes
 from appliance.program.operators import StepProgram, WholeAttention
 from appliance.program.slots import Extent, Slot
 
-ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "fp8_e4m3": 1, "fp8_e5m2": 1}
+ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2}  # of activations
 
 
 class StepSize(msgspec.Struct, frozen=True):
@@ -69,10 +69,12 @@ def _other_value_dim(shape: KvShape) -> int | None:
 
 def _cache_bytes(shape: KvShape, dtype: str, kernels: KernelSetFacts) -> tuple[int, int]:
     """Returns the bytes of one token's keys and of its values in one layer: KV heads x width (padded to the kernels'
-    panel) x element. No bytes for values that are part of the keys."""
-    keys, values = (*shape.stored_dims, 0)[:2]
-    element = shape.num_kv_heads * ELEMENT_BYTES[dtype]
-    return element * padded(keys, kernels.panel), element * padded(values, kernels.panel)
+    panel) x element, and in 8 bits a scale for each head. No bytes for values that are part of the keys."""
+    keys, values = (
+        shape.num_kv_heads * (padded(width, kernels.panel) * KV_BYTES[dtype] + kv_scale_bytes(dtype)) if width else 0
+        for width in (*shape.stored_dims, 0)[:2]
+    )
+    return keys, values
 
 
 def kv_block_bytes(lanes_per_token: int, block_size: int, kernels: KernelSetFacts) -> int:

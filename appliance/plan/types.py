@@ -150,7 +150,7 @@ class PrecisionPlan(msgspec.Struct, frozen=True, kw_only=True):
     weights: tuple[WeightPlan, ...]
     activations: Literal["f32", "bf16", "f16"]
     quantize_activations: bool
-    kv_dtype: Literal["f32", "bf16", "f16", "fp8_e4m3", "fp8_e5m2"]
+    kv_dtype: Literal["f32", "bf16", "f16", "int8", "fp8_e4m3", "fp8_e5m2"]
 
 
 class KernelChoice(msgspec.Struct, frozen=True, kw_only=True):

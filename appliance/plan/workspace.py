@@ -1,14 +1,16 @@
 """What kernels keep beside activations while they run. Mirrors the native sources; sizes come from the program."""
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from appliance.catalog.formats import WeightForm
 from appliance.catalog.kernel_sets import KernelSetFacts
 from appliance.plan.program import PlannedProgram
-from appliance.plan.sizes import ELEMENT_BYTES, StepSize, padded
+from appliance.plan.sizes import StepSize, padded
 from appliance.program.adapters import AdapterExperts, AdapterLinear
 from appliance.program.attention import HeadLinear
+from appliance.program.caches import KV_BYTES, kv_scale_bytes
 from appliance.program.operators import PagedAttention, WholeAttention
 from appliance.program.routing import Experts
 from appliance.program.slots import Extent
@@ -21,7 +23,7 @@ ATTENTION_ROWS = 48  # kernels/cpu/attention_parts.h: query rows of a part
 PARTIALS_PER_THREAD = 32  # kernels/cpu/attention_parts.cpp: results of segments, each of as many rows
 GATED_SUMS_BYTES = 504 * 2 * 4 * 16 * 4  # kernels/cpu/linear.h: f32 of a block of rows and four panels of each half
 LEAST_PAIRS = 256  # kernels/cpu/experts.h, head_linear.h: of a row and an expert or head, worked on at a time
-LATENT_SLOTS = 256  # kernels/cpu/attention_scratch.h: keys of a chunk, whose values a thread copies if they are columns
+CHUNK_SLOTS = 256  # kernels/cpu/attention_scratch.h: keys of a chunk, whose values a thread copies if they are columns
 WHOLE_ROWS, WHOLE_KEYS, WHOLE_COLUMNS = 6, 64, 32  # kernels/cpu/whole_attention.cpp: a tile, and what its sides fill
 DELTA_TOKENS = 32  # kernels/cpu/gated_delta.cpp: tokens whose factors are made together
 DELTA_COLUMNS = 64  # of a tile of values, at most
@@ -60,8 +62,9 @@ def workspace_bytes(program: PlannedProgram, step: StepSize, *, quantize_activat
     queries = ATTENTION_ROWS * ROW_BYTES * -(-max((op.head_dim for op in attention), default=0) * 4 // ROW_BYTES)
     state = ATTENTION_ROWS * (width + 2) * 4
     shared = max((padded(op.value_width, kernels.panel) for op in attention if op.values_in_keys), default=0)
-    values = LATENT_SLOTS * shared * ELEMENT_BYTES[kv_dtype]
-    scratch = padded(queries + 2 * ATTENTION_ROWS * ROW_BYTES + values + 2 * state, 4096)
+    values = CHUNK_SLOTS * shared * KV_BYTES[kv_dtype]
+    codes = _codes_bytes(attention, kv_dtype, width)
+    scratch = padded(queries + 2 * ATTENTION_ROWS * ROW_BYTES + values + codes + 2 * state, 4096)
     partials = PARTIALS_PER_THREAD * state
     carried = step.num_sampled * num_heads * (width + kernels.panel) * 4
     kinds = (*program.operators.get(Experts, ()), *program.operators.get(AdapterExperts, ()))
@@ -85,6 +88,16 @@ def _adapter_bytes(program: PlannedProgram, step: StepSize) -> int:
     rows = {Extent.TOKENS: step.num_tokens, Extent.SAMPLED: step.num_sampled}
     places = (op for op in program.operators.get(AdapterLinear, ()) if isinstance(op, AdapterLinear))
     return max((4 * rows[op.x.slot.extent] * len(op.parts) * op.max_rank for op in places), default=0)
+
+
+def _codes_bytes(attention: Iterable[PagedAttention], kv_dtype: str, width: int) -> int:
+    """Returns a thread's scales of a chunk of codes of 8 bits, and for int8 the sums and factors of its rows
+    (kernels/cpu/attention_scratch.h)."""
+    if not kv_scale_bytes(kv_dtype):
+        return 0
+    heads = max((min(op.num_kv_heads, ATTENTION_ROWS) for op in attention), default=0)
+    sums = ATTENTION_ROWS * (width + 2) if kv_dtype == "int8" else 0
+    return 4 * (2 * heads * CHUNK_SLOTS + sums)
 
 
 def _kept_bytes(program: PlannedProgram) -> int:

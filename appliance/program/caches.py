@@ -10,7 +10,13 @@ from typing import Self
 
 import msgspec
 
+KV_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "int8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}  # of a number, by the cache's type
 MOST_GROUPS = 8  # of a model that could have fewer: each costs every step the work of its block tables
+
+
+def kv_scale_bytes(dtype: str) -> int:
+    """Returns the bytes that a token's key or value of one head has beside its numbers: of 8 bits, an f32 scale."""
+    return 4 if KV_BYTES[dtype] == 1 else 0
 
 
 class KvShape(msgspec.Struct, frozen=True):

@@ -228,9 +228,9 @@ class PagedAttention(Record, frozen=True):
         stored = self.head_dim + (0 if self.values_in_keys else self.value_width)
         return OperatorWork(
             label="attention" if reach is None else label,
-            unit="bf16" if forms.kv_dtype == "bf16" else "f32",
+            unit="f32" if forms.kv_dtype in ("f32", "f16") else "bf16",
             kernel="attention",
-            key_bytes=self.num_kv_heads * stored * (4 if forms.kv_dtype == "f32" else 2),
+            key_bytes=self.num_kv_heads * forms.kv_bytes(stored, 1 if self.values_in_keys else 2),
             visit_operations=2 * self.num_heads * (self.head_dim + self.value_width),
             reach=reach,
         )

@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from appliance.catalog.formats import CODED_LAYOUTS, ROUNDED_INPUT_LAYOUTS
+from appliance.program.caches import KV_BYTES, kv_scale_bytes
 from appliance.program.slots import Extent
 
 Unit = Literal["f32", "bf16", "int8"]  # the arithmetic that an operator is bound by
@@ -30,6 +31,10 @@ class Forms(msgspec.Struct, frozen=True):
     weight: Callable[[str], WeightSize]  # by name
     kv_dtype: str
     int8_inputs: bool
+
+    def kv_bytes(self, width: int, parts: int) -> int:
+        """Returns the bytes of a head's keys and values of one token, so many parts of `width` numbers together."""
+        return width * KV_BYTES[self.kv_dtype] + parts * kv_scale_bytes(self.kv_dtype)
 
     def unit(self, layout: str) -> Unit:
         """Returns the arithmetic of products with weights of a layout."""

@@ -8,6 +8,8 @@ from appliance.spec.fields import Section
 from appliance.spec.paths import Path, format_path
 from appliance.spec.tree import fields_of, walk
 
+_KV_SCALES = "each token and head of an 8-bit cache has a scale of its own, found as it is written; remove it"
+
 GONE = {
     "num_scheduler_steps": "multi-step scheduling is gone from the field; remove it",
     "multi_step_stream_outputs": "multi-step scheduling is gone from the field; remove it",
@@ -15,7 +17,11 @@ GONE = {
     "worker_use_ray": "write parallelism.backend: ray",
     "engine_use_ray": "write parallelism.backend: ray",
     "enable_prompt_adapter": "prompt adapters are gone from the field; use lora",
-    "quantization_param_path": "KV scales come from the checkpoint; see cache.calculate_kv_scales",
+    "quantization_param_path": _KV_SCALES,
+    "calculate_kv_scales": _KV_SCALES,
+    "q_scale_constant": _KV_SCALES,
+    "k_scale_constant": _KV_SCALES,
+    "v_scale_constant": _KV_SCALES,
     "tokenizer_pool_size": "tokenization has its own threads; remove it",
     "long_lora_scaling_factors": "adapters carry their own scaling; remove it",
     "enable_reasoning": "write decoding.reasoning_parser alone",

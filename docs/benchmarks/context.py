@@ -1,6 +1,7 @@
 """Attention over long contexts: share of the measured bandwidth, a context length and a number of streams.
 
     python docs/benchmarks/context.py [--level avx2] [--threads 2] [--heads 14] [--kv-heads 2] [--head-dim 64]
+        [--kv-dtype bf16]
 
 A decode's floor is the time to read its keys and values at the measured bandwidth, which is measured in turn with
 the attention. Figures are the best of the repeats that fit into --seconds. The heads are those of Qwen2.5 0.5B.
@@ -20,7 +21,7 @@ from appliance.kernels.interface import StepInputs
 from appliance.kernels.layout import CanonicalWeight, Layout
 from appliance.kernels.measure import read_bandwidth, thread_pool
 from appliance.program import operators as ops
-from appliance.program.caches import KvShape
+from appliance.program.caches import KV_BYTES, KvShape, kv_scale_bytes
 from appliance.program.operators import StepProgram
 from appliance.program.slots import Extent, Slot, Span
 
@@ -28,7 +29,7 @@ BLOCK, NUM_LAYERS = 16, 4
 CONTEXTS, STREAMS = (1024, 4096, 16384), (1, 8)
 
 
-def build(library: Library, threads: int, heads: int, kv_heads: int, head_dim: int) -> CpuExecutable:
+def build(library: Library, threads: int, heads: int, kv_heads: int, head_dim: int, kv_dtype: str) -> CpuExecutable:
     """Layers of attention alone."""
     width, kv_width = heads * head_dim, kv_heads * head_dim
     qkv, mixed = Slot(0, Extent.TOKENS, width + 2 * kv_width), Slot(1, Extent.TOKENS, width)
@@ -53,7 +54,7 @@ def build(library: Library, threads: int, heads: int, kv_heads: int, head_dim: i
     table = np.random.default_rng(0).standard_normal((1, qkv.width)).astype(np.float32)
     most = max(CONTEXTS) * max(STREAMS)
     limits = ExecutionLimits(512, max(STREAMS), max(STREAMS), max(CONTEXTS), BLOCK, most // BLOCK)
-    execution = Execution(limits, Numerics("bf16", False), Placement(threads))
+    execution = Execution(limits, Numerics(kv_dtype, False), Placement(threads))
     weights = {"x": CanonicalWeight(Layout.F32, 1, qkv.width, table)}
     return CpuKernelSet("benchmark", library).bind(program, weights, execution)
 
@@ -89,11 +90,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0)
     for name, default in (("threads", 2), ("heads", 14), ("kv-heads", 2), ("head-dim", 64)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--kv-dtype", default="bf16", choices=sorted(KV_BYTES))
     options = parser.parse_args()
     library = Library(options.library) if options.library else load_level(options.level)
-    executable = build(library, options.threads, options.heads, options.kv_heads, options.head_dim)
+    executable = build(library, options.threads, options.heads, options.kv_heads, options.head_dim, options.kv_dtype)
     touch(executable, max(CONTEXTS) * max(STREAMS) // BLOCK)
-    token_bytes = NUM_LAYERS * 2 * options.kv_heads * options.head_dim * 2
+    head_bytes = options.head_dim * KV_BYTES[options.kv_dtype] + kv_scale_bytes(options.kv_dtype)
+    token_bytes = NUM_LAYERS * 2 * options.kv_heads * head_bytes
     with thread_pool(library, options.threads) as pool:
         for streams in STREAMS:
             for context in CONTEXTS:

@@ -4,6 +4,8 @@
 #include <limits>
 
 #include "activation.h"
+#include "attention_codes.h"
+#include "attention_panels.h"
 #include "attention_parts.h"
 #include "attention_scratch.h"
 #include "attention_state.h"
@@ -32,12 +34,9 @@ class Attention {
 
   Attention(const appl_attention& op, const KvLayer& layer, const appl_step& step, const AttentionParts& parts, float* carried)
       : op_(op), g_(layer.geometry), layer_(layer), step_(step), parts_(parts), carried_(carried),
-        group_(op.num_heads / layer.geometry.num_kv_heads), form_(g_.layout == APPL_BF16 ? kBf16Form : Form::kF32),
-        tiles_(g_.layout == APPL_F32   ? kF32Tiles
-               : g_.layout == APPL_F16 ? kF16Tiles
-               : form_ == Form::kF32   ? kBf16Tiles
-                                       : kBf16DotTiles),
-        scale_(op.soft_cap > 0 ? op.scale : op.scale * kLog2E), softmax_(op, g_, form_) {}
+        group_(op.num_heads / layer.geometry.num_kv_heads), form_(form_of(g_.layout)), tiles_(tiles_of(g_.layout)),
+        unit_root_(root_of_unit(g_.layout)), scale_((op.soft_cap > 0 ? op.scale : op.scale * kLog2E) * unit_root_),
+        softmax_(op, g_, form_) {}
 
   // Computes an item's results. Returns claim(), which it calls early enough to prefetch the next turn's keys.
   template <class Claim>
@@ -95,6 +94,19 @@ class Attention {
   }
 
  private:
+  // Of queries and probabilities, as tiles read them.
+  static Form form_of(appl_layout layout) { return layout == APPL_BF16 ? kBf16Form : layout == APPL_INT8 ? Form::kInt16 : Form::kF32; }
+  static const TileTable& tiles_of(appl_layout layout) {
+    switch (layout) {
+      case APPL_F32: return kF32Tiles;
+      case APPL_F16: return kF16Tiles;
+      case APPL_INT8: return kInt8CodeTiles;
+      case APPL_F8: return kE4m3CodeTiles;
+      case APPL_E5M2: return kE5m2CodeTiles;
+      default: return kBf16Form == Form::kF32 ? kBf16Tiles : kBf16DotTiles;
+    }
+  }
+
   State partial(float* partials, int64_t index) const {
     return state_at(partials + size_t(index) * state_floats(parts_.rows(), g_.value_width), parts_.rows(), g_.value_width);
   }
@@ -160,6 +172,7 @@ class Attention {
         ask_for(part, chunk.first + scratch.asked, 0, part.heads);
       }
       score(part, first, skip, count, scratch);
+      if (g_.has_codes()) load_scales_of(part, first, skip, count, scratch);
       after = parts_.chunk_at(part, chunk.end);
       const bool is_last = after.count() == 0, asks = is_last && part.rows >= kManyRows;
       const Part next = is_last ? following() : part;
@@ -168,10 +181,10 @@ class Attention {
       for_rows(part, [&](int index, int head, int row) {
         const RowSoftmax::Bias bias = bias_of(part, head, row);
         seen[index] =
-            softmax_.mask(index, parts_.position(part, row), first, count, scratch, state, op_.slopes == nullptr ? nullptr : &bias);
+            softmax_.mask(index, head, parts_.position(part, row), first, count, scratch, state, op_.slopes == nullptr ? nullptr : &bias);
       });
       for_rows(part, [&](int index, int head, int row) {
-        softmax_.normalize(index, seen[index], count, scratch, state);
+        softmax_.normalize(index, head, seen[index], count, scratch, state);
         if (has_queries && index < next.all_rows()) ask_for_row<0>(query_row(next, index / next.rows, index % next.rows), g_.key_dim);
         if (asks && is_written) ask_for_row<1>(out_row(part, head, row), g_.value_dim);
       });
@@ -201,7 +214,7 @@ class Attention {
   void write(const Part& part, const State& state) const {
     for_rows(part, [&](int index, int head, int row) {
       const float* values = state.values + size_t(index) * size_t(g_.value_width);
-      const float inverse = 1.0f / (op_.sinks == nullptr ? state.sum[index] : sum_with_sink(part, head, row, state, index));
+      const float inverse = unit_root_ / (op_.sinks == nullptr ? state.sum[index] : sum_with_sink(part, head, row, state, index));
       map(out_row(part, head, row), g_.value_dim, [inverse](Floats v) { return v * inverse; }, values);
     });
   }
@@ -257,6 +270,17 @@ class Attention {
   const uint8_t* after_keys_of(const Part& part, int block, int head = 0) const {
     return g_.values_in_keys ? keys_of(part, block, head) : values_of(part, block, head);
   }
+
+  // Loads the scales of a chunk of codes.
+  void load_scales_of(const Part& part, int first_block, int skip, int count, const Scratch& scratch) const {
+    for (int b = skip; b < count; ++b) {
+      const int block = block_id(part, first_block + b);
+      for (int head = 0; head < part.heads; ++head) {
+        load_scales(layer_, block, part.kv_head + head, size_t(head * kChunk + b * g_.slots), scratch);
+      }
+    }
+  }
+
   int query_blocks() const { return (g_.key_width + block_columns(form_) - 1) / block_columns(form_); }
 
   void copy_values(const Part& part, int first_block, int skip, int count, const Scratch& scratch) const {
@@ -269,6 +293,7 @@ class Attention {
     const int columns = block_columns(form_);
     for_rows(part, [&](int index, int head, int row) {
       const float* q = query_row(part, head, row);
+      if (has_sums()) return put_turned_query(g_, q, scale_, index, scratch);
       for (int block = 0; block < query_blocks(); ++block) {
         uint8_t* to = scratch.queries + (size_t(block) * kRows + size_t(index)) * kRowBytes;
         const int first = block * columns, count = std::min(columns, g_.key_dim - first);
@@ -296,25 +321,6 @@ class Attention {
 
   static bool streams(const Part& part) { return part.rows < kManyRows; }
 
-  // The panels of a KV head's keys, wherever their blocks are, and as many panels to prefetch meanwhile.
-  struct Panels {
-    int count = 0;
-    const uint8_t *keys[kChunk / kPanel], *asked[kChunk / kPanel];
-
-    void add(const uint8_t* key, const uint8_t* ask, int panels, size_t panel_bytes) {
-      for (int i = 0; i < panels; ++i, ++count, key += panel_bytes, ask += panel_bytes) {
-        keys[count] = key;
-        asked[count] = ask;
-      }
-    }
-    void move(size_t bytes) {
-      for (int i = 0; i < count; ++i) {
-        keys[i] += bytes;
-        asked[i] += bytes;
-      }
-    }
-  };
-
   // Computes scores. The first `skip` blocks are before every window, and may belong to another sequence by now.
   void score(const Part& part, int first_block, int skip, int count, const Scratch& scratch) const {
     if (streams(part)) stream_scores(part, first_block, skip, count, scratch);
@@ -327,6 +333,12 @@ class Attention {
     size_t head_bytes;
     const uint8_t* input;  // of all rows
     float* sums;
+  };
+
+  // Where tiles add values up, and whether there are sums already.
+  struct Sums {
+    float* values;
+    bool adds;
   };
 
   // Few rows are memory-bound, and memory is fastest when it is read and prefetched in the order of addresses: so this goes block by
@@ -362,6 +374,7 @@ class Attention {
     t.panel_bytes = g_.key_panel_bytes();
     for (int b = skip; b < count; ++b) {
       const uint8_t* keys = keys_of(part, first_block + b);
+      if (g_.has_codes()) ask_for_scales(layer_, block_id(part, first_block + b), part.kv_head, part.heads);
       const uint8_t* later =
           b + ahead < count ? keys_of(part, first_block + b + ahead) : after_keys_of(part, first_block + b + ahead - count + skip);
       for (int block = 0; block < query_blocks(); ++block) {
@@ -377,15 +390,15 @@ class Attention {
 
   // Prefetches values some blocks ahead, and after the last ones the keys that come next. Returns how many blocks of these.
   int stream_values(const Part& part, int first_block, int skip, int count, const Part& next, Blocks later, const Scratch& scratch,
-                    const State& state, bool adds) const {
+                    const Sums& to) const {
     const int ahead = std::min(kLeastAhead, count - skip);
     TileArgs t = tile_args();
     t.ldc = size_t(g_.value_width);
     t.columns = g_.slots;
-    t.add = adds;
+    t.add = to.adds;
     t.panel_bytes = g_.value_panel_bytes();
     Stream stream{g_.value_width / kPanel, kMaxTilePanels, g_.value_head_bytes(),
-                  probabilities(scratch) + size_t(skip) * probability_bytes(), state.values};
+                  probabilities(scratch) + size_t(skip) * probability_bytes(), to.values};
     int asked = 0;
     for (int b = skip; b < count; ++b) {
       const uint8_t* const values = chunk_values(part, first_block, first_block + b, 0, scratch);
@@ -410,6 +423,7 @@ class Attention {
         for (int i = b; i < std::min(b + most, count); ++i) {
           const int block = first_block + i;
           if (i + scratch.asked < count) ask_for(part, block + scratch.asked, head, 1);
+          if (g_.has_codes()) ask_for_scales(layer_, block_id(part, block), part.kv_head + head, 1);
           group.add(keys_of(part, block, head), after_keys_of(part, block, head), panels, g_.key_panel_bytes());
         }
         score_panels(t, part, head, group, scratch, scratch.scores + b * g_.slots);
@@ -454,14 +468,24 @@ class Attention {
   // Adds to the earlier values if it `adds`, else overwrites them. Returns how many blocks of the keys that come next it has prefetched.
   int add_values(const Part& part, int first_block, int skip, int count, const Part& next, Blocks later, const Scratch& scratch,
                  const State& state, bool adds) const {
-    if (streams(part)) return stream_values(part, first_block, skip, count, next, later, scratch, state, adds);
-    tile_values(part, first_block, {first_block + skip, first_block + count}, next, later, scratch, state, adds);
-    return later.count() > 0 ? std::min((count - skip) * part.heads / next.heads, later.count()) : 0;
+    const Sums to = has_sums() ? Sums{scratch.sums, false} : Sums{state.values, adds};
+    int asked = 0;
+    if (streams(part)) {
+      asked = stream_values(part, first_block, skip, count, next, later, scratch, to);
+    } else {
+      tile_values(part, first_block, {first_block + skip, first_block + count}, next, later, scratch, to);
+      if (later.count() > 0) asked = std::min((count - skip) * part.heads / next.heads, later.count());
+    }
+    for (int row = 0; has_sums() && row < part.all_rows(); ++row) add_sums(row, g_.value_width, scratch, state, adds);
+    return asked;
   }
+
+  // Whether tiles make sums of a chunk's values as int32; they are the chunk's alone, as their factors are.
+  bool has_sums() const { return form_ == Form::kInt16; }
 
   // Takes all blocks in one call of a tile, which keeps its sums in registers.
   void tile_values(const Part& part, int first_block, Blocks now, const Part& next, Blocks later, const Scratch& scratch,
-                   const State& state, bool adds) const {
+                   const Sums& to) const {
     const uint8_t *values[kChunk / kPanel], *blocks[kChunk / kPanel], *asked[kChunk / kPanel];
     const uint8_t* a = probabilities(scratch) + size_t(now.first - first_block) * probability_bytes();
     const int panels = g_.value_width / kPanel, count = now.count();
@@ -471,7 +495,7 @@ class Attention {
     t.more = blocks + 1;
     t.num_more = count - 1;
     t.ldc = size_t(g_.value_width);
-    t.add = adds;
+    t.add = to.adds;
     for (int head = 0; head < part.heads; ++head) {
       for (int b = 0; b < count; ++b) values[b] = chunk_values(part, first_block, now.first + b, head, scratch);
       for_tiles(part.rows, [&](int row, int rows) {
@@ -485,7 +509,7 @@ class Attention {
           for (int b = 0; asks && b < count; ++b) asked[b] = key_at(next, later, b * part.heads + head) + offset;
           t.a = a + size_t(row) * kRowBytes;
           t.b = t.ahead = blocks[0];
-          t.c = state.values + size_t(row) * size_t(g_.value_width) + size_t(panel) * kPanel;
+          t.c = to.values + size_t(row) * size_t(g_.value_width) + size_t(panel) * kPanel;
           tiles_.tiles[rows - 1][width / 2](t);
         }
       });
@@ -512,6 +536,7 @@ class Attention {
   const int group_;
   const Form form_;
   const TileTable& tiles_;
+  const float unit_root_;
   const float scale_;
   const RowSoftmax softmax_;
 };

@@ -1,11 +1,14 @@
 // The paged cache. A block holds, for each KV head, its keys and its values as panels that the tiles of a Linear read:
 // keys as a weight of `slots` rows and `key_width` columns, values as a weight of `value_width` rows and `slots` columns.
 // `slots` is block_size and a width is key_dim or value_dim, each rounded up to 16. bf16 columns are in pairs.
+//
+// A cache of codes (kv_codes.h) has columns in fours, and behind the heads of a block the scales of their slots, as f32.
 #pragma once
 
 #include <cstdint>
 
 #include "appliance_abi.h"
+#include "kv_codes.h"
 #include "pool.h"
 
 namespace appl {
@@ -18,11 +21,13 @@ struct KvGeometry {
   bool values_in_keys = false;  // the values are the first columns of the keys, and not stored again
 
   KvGeometry(const appl_limits& limits, int num_kv_heads, int key_dim, int value_dim);
-  size_t element_bytes() const { return layout == APPL_F32 ? 4 : 2; }
+  bool has_codes() const { return is_code_layout(layout); }
+  size_t element_bytes() const { return layout == APPL_F32 ? 4 : has_codes() ? 1 : 2; }
   size_t key_head_bytes() const { return size_t(slots) * size_t(key_width) * element_bytes(); }
   size_t value_head_bytes() const { return size_t(slots) * size_t(value_width) * element_bytes(); }
-  size_t key_block_bytes() const { return key_head_bytes() * size_t(num_kv_heads); }
-  size_t value_block_bytes() const { return value_head_bytes() * size_t(num_kv_heads); }
+  size_t scale_bytes() const { return has_codes() ? size_t(slots) * sizeof(float) : 0; }  // of a head
+  size_t key_block_bytes() const { return (key_head_bytes() + scale_bytes()) * size_t(num_kv_heads); }
+  size_t value_block_bytes() const { return (value_head_bytes() + scale_bytes()) * size_t(num_kv_heads); }
   size_t key_offset(int block, int head) const { return size_t(block) * key_stride + size_t(head) * key_head_bytes(); }
   size_t value_offset(int block, int head) const { return size_t(block) * value_stride + size_t(head) * value_head_bytes(); }
   // The bytes of a panel: sixteen tokens of keys, or sixteen columns of values.
@@ -35,6 +40,18 @@ struct KvLayer {
   uint8_t* keys;
   uint8_t* values;
   int group;
+
+  // Those of a head's slots in a block of codes.
+  float* key_scales(int block, int head) const {
+    return scales(keys + size_t(block) * geometry.key_stride + size_t(geometry.num_kv_heads) * geometry.key_head_bytes(), head);
+  }
+  float* value_scales(int block, int head) const {
+    if (geometry.values_in_keys) return key_scales(block, head);
+    return scales(values + size_t(block) * geometry.value_stride + size_t(geometry.num_kv_heads) * geometry.value_head_bytes(), head);
+  }
+
+ private:
+  float* scales(uint8_t* first, int head) const { return reinterpret_cast<float*>(first + size_t(head) * geometry.scale_bytes()); }
 };
 
 // Returns the step as caches of one group see it: its slots and block tables begin with those of the group.

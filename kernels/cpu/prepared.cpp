@@ -12,7 +12,6 @@ namespace appl {
 namespace {
 
 using Bytes = int8_t __attribute__((vector_size(kWidth)));
-using Shorts = int16_t __attribute__((vector_size(kWidth * 2)));
 
 struct Group {
   float scale;
@@ -34,16 +33,8 @@ float magnitude(const float* x, int count) {
   return result < kInfinity ? bit_cast<float>(result) : std::numeric_limits<float>::quiet_NaN();
 }
 
-#if APPL_WIDTH == 16
-constexpr Shorts kOrder{0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15};
-#elif APPL_WIDTH == 8
-constexpr Shorts kOrder{0, 2, 1, 3, 4, 6, 5, 7};
-#else
-constexpr Shorts kOrder{0, 2, 1, 3};
-#endif
-
 void store_rounded(int8_t* out, Ints q) { store(out, __builtin_convertvector(q, Bytes)); }
-void store_rounded(int16_t* out, Ints q) { store(out, __builtin_shuffle(__builtin_convertvector(q, Shorts), kOrder)); }
+void store_rounded(int16_t* out, Ints q) { store_words(out, q); }
 
 // Converts two vectors at once, with instructions that the compiler does not find.
 template <class Value>
@@ -91,7 +82,7 @@ Group quantize_group(const float* x, int count, Value* out) {
   for (; k < padded; ++k) {
     const int q = k < count ? int(std::nearbyint(x[k] * inverse)) : 0;
     total += q;
-    out[sizeof(Value) == 1 ? k : k / 4 * 4 + kOrder[k % 4]] = Value(q);
+    out[sizeof(Value) == 1 ? k : k / 4 * 4 + kWordOrder[k % 4]] = Value(q);
   }
   return {largest / 127.0f, float(total)};
 }

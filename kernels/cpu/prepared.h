@@ -22,6 +22,17 @@ constexpr int kMinActivationGroup = 8, kMaxActivationGroup = 256;  // columns th
 constexpr int block_columns(Form form) { return form == Form::kF32 ? 256 : form == Form::kInt8 ? 1024 : 512; }
 constexpr int column_bytes(Form form) { return int(kRowBytes) / block_columns(form); }
 
+using WordRow = int16_t __attribute__((vector_size(kWidth * 2)));
+// The order of columns in Form::kInt16.
+#if APPL_WIDTH == 16
+constexpr WordRow kWordOrder{0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15};
+#elif APPL_WIDTH == 8
+constexpr WordRow kWordOrder{0, 2, 1, 3, 4, 6, 5, 7};
+#else
+constexpr WordRow kWordOrder{0, 2, 1, 3};
+#endif
+inline void store_words(int16_t* out, Ints q) { store(out, __builtin_shuffle(__builtin_convertvector(q, WordRow), kWordOrder)); }
+
 // Whether tiles replace half of their products by additions (tall_words.cpp).
 constexpr bool has_neighbours(Form form) { return kWidth == 8 && form == Form::kInt16; }
 

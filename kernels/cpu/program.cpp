@@ -26,7 +26,8 @@ const appl_limits& checked(const appl_limits& limits) {
   require(limits.max_tokens > 0 && limits.max_seqs > 0 && limits.max_sampled > 0 && limits.max_model_len > 0, "a limit is not positive");
   require(limits.block_size > 0 && limits.block_size <= 256, "block_size must be 1 to 256");
   require(limits.num_blocks >= 0 && int64_t{limits.num_blocks} * limits.block_size <= INT_MAX, "bad num_blocks");
-  require(limits.kv_layout >= APPL_F32 && limits.kv_layout <= APPL_BF16, "the cache is f32, f16 or bf16");
+  const int kv = limits.kv_layout;
+  require((kv >= APPL_F32 && kv <= APPL_INT8) || kv == APPL_F8 || kv == APPL_E5M2, "the cache is f32, f16, bf16, int8, e4m3 or e5m2");
   return limits;
 }
 
@@ -73,6 +74,7 @@ void appl_program::bind_cache(const appl_kv_cache& cache) {
     require(fits, "a cache has bad value_block_bytes");
     geometry.value_stride = size_t(cache.value_block_bytes);
   }
+  require(geometry.layout != APPL_INT8 || !geometry.values_in_keys, "keys of int8 are turned, so no values are columns of them");
   layers_.push_back({geometry, static_cast<uint8_t*>(cache.keys), static_cast<uint8_t*>(cache.values), cache.group});
   while (int(groups_.size()) <= cache.group) groups_.push_back({appl::Cascade(limits_)});
 }

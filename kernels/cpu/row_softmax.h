@@ -16,6 +16,7 @@ constexpr float kLog2E = 1.44269504088896341f;  // scores are to base 2, because
 
 class RowSoftmax {
  public:
+  // form: of the probabilities, as tiles read them.
   RowSoftmax(const appl_attention& op, const KvGeometry& geometry, Form form) : op_(op), g_(geometry), form_(form) {}
 
   // The columns of a row's scores that it sees, rounded outward to whole vectors, and the largest score so far. If there are no columns,
@@ -33,14 +34,15 @@ class RowSoftmax {
   };
 
   // Sets the scores that a row does not see to minus infinity. `last` is the last position that the row sees of these keys. bias: null for
-  // none.
-  Seen mask(int row, int last, int first_block, int count, Scratch& scratch, const State& state, const Bias* bias) const {
+  // none. head: of the part, whose scales are those of the keys.
+  Seen mask(int row, int head, int last, int first_block, int count, Scratch& scratch, const State& state, const Bias* bias) const {
     float* s = scratch.scores + size_t(row) * kChunk;
     const int first = first_seen(op_, last);
     const int begin = first > 0 ? std::max(0, column(first, first_block)) : 0;
     const int end = std::min(count * g_.slots, column(last, first_block) + 1);
     if (begin >= end) return {};
     const int low = begin / kWidth * kWidth, high = int(round_up(size_t(end), kWidth));
+    if (g_.has_codes()) scale(s, low, high, scratch.key_scales + head * kChunk, scratch.query_factors + row);
     if (begin > low) keep_lanes(s + low, begin - low, kWidth);
     keep_lanes(s + high - kWidth, 0, end - (high - kWidth));
     mask_padding(s, count);
@@ -48,21 +50,23 @@ class RowSoftmax {
     return {low, high, std::max(state.maximum[row], cap_and_find_maximum(s, low, high))};
   }
 
-  // Turns a row's scores into probabilities relative to its new maximum, and rescales its sums so far.
-  void normalize(int row, const Seen& seen, int count, Scratch& scratch, const State& state) const {
+  // Turns a row's scores into probabilities relative to its new maximum, and rescales its sums so far. head: as in mask; probabilities are
+  // multiplied with the scales of its values once they are summed.
+  void normalize(int row, int head, const Seen& seen, int count, Scratch& scratch, const State& state) const {
     const float* s = scratch.scores + size_t(row) * kChunk;
     const int all = count * g_.slots, low = seen.low, high = seen.high;
-    if (seen.is_nothing()) return put_probabilities(row, scratch, [&](auto out) { put_zeros(0, all, out); });
+    if (seen.is_nothing()) return put_probabilities(row, all, scratch, [&](auto out) { put_zeros(0, all, out); });
+    const float* const scales = g_.has_codes() ? scratch.value_scales + head * kChunk : nullptr;
     const float maximum = seen.maximum;
     const bool is_first = state.maximum[row] == kMinusInfinity;  // nothing is summed yet
     const float correction = is_first ? 1.0f : std::exp2(state.maximum[row] - maximum);
     Floats sum{};
-    put_probabilities(row, scratch, [&](auto out) {
+    put_probabilities(row, all, scratch, [&](auto out) {
       put_zeros(0, low, out);
       for_vectors(low, high, [&](int i) {
         const Floats p = out.exp2(load(s + i) - maximum);
         sum += p;
-        out.put(i, p);
+        out.put(i, scales == nullptr ? p : p * load(scales + i));
       });
       put_zeros(high, all, out);
     });
@@ -77,6 +81,12 @@ class RowSoftmax {
   int column(int position, int first_block) const {
     if (g_.slots == g_.block_size) return position - first_block * g_.slots;  // called for each row, so divisions would cost too much
     return (position / g_.block_size - first_block) * g_.slots + position % g_.block_size;
+  }
+
+  // Makes scores of sums of products with codes; those with int8 are int32.
+  void scale(float* s, int low, int high, const float* scales, const float* factor) const {
+    if (form_ != Form::kInt16) return for_vectors(low, high, [&](int i) { store(s + i, load(s + i) * load(scales + i)); });
+    for_vectors(low, high, [&, factor = *factor](int i) { store(s + i, to_floats(load<Ints>(s + i)) * (load(scales + i) * factor)); });
   }
 
   void mask_padding(float* s, int count) const {
@@ -106,9 +116,13 @@ class RowSoftmax {
 
   // Calls body(out), where `out` takes a row's probabilities in the form that tiles read; f32 overwrites the scores.
   template <class Body>
-  void put_probabilities(int row, const Scratch& scratch, Body&& body) const {
-    if (form_ == Form::kF32) return body(FloatProbabilities{scratch.scores + size_t(row) * kChunk});
-    body(Bf16Probabilities{reinterpret_cast<uint16_t*>(scratch.probabilities + size_t(row) * kRowBytes)});
+  void put_probabilities(int row, int all, const Scratch& scratch, Body&& body) const {
+    float* const s = scratch.scores + size_t(row) * kChunk;
+    uint8_t* const probabilities = scratch.probabilities + size_t(row) * kRowBytes;
+    if (form_ == Form::kBf16) return body(Bf16Probabilities{reinterpret_cast<uint16_t*>(probabilities)});
+    if (!g_.has_codes()) return body(FloatProbabilities<5>{s});
+    body(FloatProbabilities<3>{s});
+    if (form_ == Form::kInt16) scratch.value_factors[row] = put_words(s, all, kMostWord, reinterpret_cast<int16_t*>(probabilities));
   }
 
   const appl_attention& op_;

@@ -3,13 +3,15 @@
 
 #include "activation.h"
 #include "attention_state.h"
+#include "prepared.h"
 
 namespace appl {
 
 // The destination of a row's probabilities, and the precision that it needs.
+template <int Degree>
 struct FloatProbabilities {
   float* row;
-  static Floats exp2(Floats x) { return vexp2<5>(x); }
+  static Floats exp2(Floats x) { return vexp2<Degree>(x); }
   void put(int i, Floats p) const { appl::put(row + i, p); }
 };
 struct Bf16Probabilities {
@@ -21,6 +23,22 @@ struct Bf16Probabilities {
 template <class Out>
 inline void put_zeros(int begin, int end, const Out& out) {
   for (int i = begin; i < end; i += kWidth) out.put(i, Floats{});
+}
+
+// Rounds `count` floats, whole vectors of them, to words up to `most` in magnitude. Returns what the words are multiplied with to be the
+// floats: it is NaN if one of these is not finite.
+constexpr int kMostWord = 32767;
+inline float put_words(const float* x, int count, int most, int16_t* words) {
+  Floats magnitude{}, nothing{};
+  for (int i = 0; i < count; i += kWidth) {
+    const Floats v = load(x + i);
+    magnitude = vmax(vabs(v), magnitude);
+    nothing += v * 0.0f;  // unless it is not finite
+  }
+  constexpr float kLeast = 0x1p-100f;  // so that the inverse is finite
+  const float largest = reduce_max(magnitude), inverse = largest > kLeast ? float(most) / largest : 0.0f;
+  for (int i = 0; i < count; i += kWidth) store_words(words + i, round_to_ints(load(x + i) * inverse));
+  return largest / float(most) + reduce_add(nothing);
 }
 
 // Keeps the scores of a vector in [first, end), without an unpredictable branch; the others become minus infinity.

@@ -137,6 +137,8 @@ extern const TileTable kF32Tiles, kF16Tiles, kBf16Tiles, kInt8FloatTiles, kInt4F
 extern const TileTable kInt5FloatTiles, kInt6FloatTiles, kF8FloatTiles;
 extern const TileTable kE2m1FloatTiles, kNf4FloatTiles, kFp4FloatTiles, kIq4FloatTiles, kDecodedTiles;
 extern const TileTable kBf16DotTiles;                                               // on Form::kBf16
+extern const TileTable kE4m3CodeTiles, kE5m2CodeTiles;                              // of caches (kv_codes.h), on Form::kF32
+extern const TileTable kInt8CodeTiles;                                              // the same, on Form::kInt16; their sums are int32
 extern const TileTable kInt8Tiles;                                                  // on kInt8Form
 extern const TileTable kInt4Tiles, kInt5Tiles, kInt6Tiles, kE2m1Tiles;              // on kInt4Form
 extern const TileTable kIq4Tiles;                                                   // on kIq4Form

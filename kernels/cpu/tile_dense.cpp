@@ -23,6 +23,19 @@ struct Bf16Reader {
   }
 };
 
+// Codes of caches, of floats of eight bits (kv_codes.h), four columns of a row in a word: their bits at the places that f32 has for them.
+// The exponent is then too small by the difference of the biases.
+template <int Shift, uint32_t Mask>
+struct CodeReader {
+  static constexpr int kStep = 4, kStepBytes = kPanel * 4;
+  static Floats get(const uint8_t* b, int v, int column) {
+    const Ints upper = bit_cast<Ints>(load<Words>(b + v * kWidth * 4) << (24 - 8 * column));
+    return bit_cast<Floats>(bit_cast<Words>(upper >> Shift) & Mask);  // of the copies of the sign one is kept
+  }
+};
+using E4m3Reader = CodeReader<4, 0x87f00000u>;
+using E5m2Reader = CodeReader<3, 0x8fe00000u>;
+
 // Calls body(a, b, columns) for each segment; the body moves `a` and `b` to the end of its columns.
 template <class Body>
 inline void for_segments(const TileArgs& t, Body&& body) {
@@ -83,7 +96,7 @@ struct FloatSteps {
                                               Accumulators<Rows, kVectors>& c) {
     for (int k = 0; k < columns; k += Reader::kStep, a += Reader::kStep * sizeof(float), b += Reader::kStepBytes) {
       ahead.step(b);
-#pragma GCC unroll 2
+#pragma GCC unroll 4
       for (int s = 0; s < Reader::kStep; ++s) {
         Floats w[kVectors];
 #pragma GCC unroll 16
@@ -106,6 +119,56 @@ template <int Rows, int Panels>
 using F16Kernel = DenseTile<FloatSteps<F16Reader, Rows, Panels>, Rows, Panels>;
 template <int Rows, int Panels>
 using Bf16Kernel = DenseTile<FloatSteps<Bf16Reader, Rows, Panels>, Rows, Panels>;
+
+template <int Rows, int Panels>
+using E4m3CodeKernel = DenseTile<FloatSteps<E4m3Reader, Rows, Panels>, Rows, Panels>;
+template <int Rows, int Panels>
+using E5m2CodeKernel = DenseTile<FloatSteps<E5m2Reader, Rows, Panels>, Rows, Panels>;
+
+// Int8 codes of caches, four columns of a row in a word: those of the lower bytes of its halves, and those of the upper. Few sums are in
+// two parts, as each product would wait for the one before.
+template <int Rows, int Panels>
+struct CodeSteps {
+  static constexpr int kVectors = Panels * kPanelVectors;
+  static constexpr int kParts = 2 * Rows * kVectors <= kTileVectors ? 2 : 1;
+
+  template <class Ahead>
+  [[gnu::always_inline]] static void multiply(const uint8_t*& a, const uint8_t*& b, int columns, Ahead& ahead,
+                                              Accumulators<Rows, kVectors>& c) {
+    Ints sums[kParts][Rows][kVectors]{};
+    for_sums([&](int m, int v) { sums[0][m][v] = bit_cast<Ints>(c.value[m][v]); });
+    for (int k = 0; k < columns; k += 4, a += 8, b += kPanel * 4) {
+      ahead.step(b);
+#pragma GCC unroll 2
+      for (int upper = 0; upper < 2; ++upper) {
+        Ints w[kVectors];
+#pragma GCC unroll 16
+        for (int v = 0; v < kVectors; ++v) {
+          const Shorts codes = load<Shorts>(ahead.panel(b, v / kPanelVectors) + v % kPanelVectors * kWidth * 4);
+          w[v] = bit_cast<Ints>((upper != 0 ? codes : codes << 8) >> 8);
+        }
+#pragma GCC unroll 16
+        for (int m = 0; m < Rows; ++m) {
+          const Ints x = bit_cast<Ints>(splat_word(load<uint32_t>(a + size_t(m) * kRowBytes + size_t(upper) * 4)));
+#pragma GCC unroll 16
+          for (int v = 0; v < kVectors; ++v) sums[upper % kParts][m][v] = add_pairs(sums[upper % kParts][m][v], x, w[v]);
+        }
+      }
+    }
+    for_sums([&](int m, int v) { c.value[m][v] = bit_cast<Floats>(kParts == 1 ? sums[0][m][v] : sums[0][m][v] + sums[kParts - 1][m][v]); });
+  }
+
+ private:
+  template <class Body>
+  [[gnu::always_inline]] static void for_sums(Body&& body) {
+#pragma GCC unroll 16
+    for (int m = 0; m < Rows; ++m)
+#pragma GCC unroll 16
+      for (int v = 0; v < kVectors; ++v) body(m, v);
+  }
+};
+template <int Rows, int Panels>
+using Int8CodeKernel = DenseTile<CodeSteps<Rows, Panels>, Rows, Panels>;
 
 #if APPL_BF16_DOT
 template <int Rows, int Panels>
@@ -141,6 +204,9 @@ using Bf16DotKernel = DenseTile<Bf16DotSteps<Rows, Panels>, Rows, Panels>;
 const TileTable kF32Tiles = make_tiles<F32Kernel>();
 const TileTable kF16Tiles = make_tiles<F16Kernel>();
 const TileTable kBf16Tiles = make_tiles<Bf16Kernel>();
+const TileTable kE4m3CodeTiles = make_tiles<E4m3CodeKernel>();
+const TileTable kE5m2CodeTiles = make_tiles<E5m2CodeKernel>();
+const TileTable kInt8CodeTiles = make_tiles<Int8CodeKernel>();
 #if APPL_BF16_DOT
 const TileTable kBf16DotTiles = make_tiles<Bf16DotKernel>();
 #else

@@ -42,6 +42,7 @@ typedef enum {
   APPL_NF4 = 9,
   APPL_FP4 = 10,
   APPL_IQ4_NL = 11,
+  APPL_E5M2 = 12, /* of caches of keys and values alone */
 } appl_layout;
 typedef enum { APPL_SCALE_F16 = 0, APPL_SCALE_F32 = 1, APPL_SCALE_E8M0 = 2 } appl_scale; /* e8m0: a power of two, of code layouts */
 typedef enum { APPL_TOKENS = 0, APPL_SAMPLED = 1 } appl_extent;
@@ -410,7 +411,7 @@ typedef struct {
 typedef struct {
   int32_t max_tokens, max_seqs, max_sampled, max_model_len;
   int32_t block_size, num_blocks;
-  int32_t kv_layout; /* APPL_F32, APPL_F16 or APPL_BF16 */
+  int32_t kv_layout; /* APPL_F32, APPL_F16, APPL_BF16; or APPL_INT8, APPL_F8, APPL_E5M2: codes, a scale a token and head */
   int32_t quantize_activations;
   int32_t num_states; /* slots of each state */
 } appl_limits;
@@ -485,7 +486,7 @@ APPL_EXPORT int32_t appl_weight_adopt(const appl_packed_form* form, const void* 
 /* A checksum that detects damage, but no deliberate change, at the speed of memory. pool NULL: on this thread alone. */
 APPL_EXPORT int32_t appl_checksum(appl_pool* pool, const void* data, uint64_t bytes, uint64_t* sum);
 
-/* Bytes of the keys (or the values) of one cache in a block: a multiple of 64. */
+/* Bytes of the keys (or the values) of one cache in a block, with their scales: a multiple of 64. */
 APPL_EXPORT uint64_t appl_kv_block_bytes(const appl_limits* limits, int32_t num_kv_heads, int32_t dim);
 
 APPL_EXPORT int32_t appl_program_create(appl_pool* pool, const appl_operator* operators, int32_t num_operators, const appl_kv_cache* caches,

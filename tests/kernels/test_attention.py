@@ -13,7 +13,8 @@ from tests.kernels.harness import Graph, batch_step, bind, execution_of, logits_
 
 VOCABULARY = 64
 NUM_BLOCKS = 200
-TOLERANCE = {"f32": 2e-5, "f16": 2e-5, "bf16": 1e-2}  # bf16: levels with a bf16 dot product round q and p as well
+# bf16 and 8 bits: levels with a bf16 dot product round q and p as well.
+TOLERANCE = {"f32": 2e-5, "f16": 2e-5} | dict.fromkeys(("bf16", "int8", "fp8_e4m3", "fp8_e5m2"), 1e-2)
 # heads, KV heads, head_dim, block_size, window, soft cap
 CASES = [
     (4, 2, 64, 16, None, None),
@@ -52,7 +53,7 @@ def tokens(*counts: int) -> list[list[int]]:
     return [rng.integers(0, VOCABULARY, count).tolist() for count in counts]
 
 
-@pytest.mark.parametrize("kv_dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("kv_dtype", ["f32", "f16", "bf16", "int8"])
 @pytest.mark.parametrize("case", CASES)
 def test_prefill_chunks_and_decode(
     native: CpuKernelSet, reference: KernelSet, case: tuple[int, int, int, int, int | None, float | None], kv_dtype: str
@@ -83,7 +84,7 @@ def test_one_long_decode_is_shared_among_threads(
 
 
 @pytest.mark.parametrize("model_len", [1300, 65_536])  # segments of one chunk, and of two
-@pytest.mark.parametrize("kv_dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("kv_dtype", ["f32", "bf16", "int8"])
 @pytest.mark.parametrize(
     "case",
     [(4, 1, 64, 16, None, None), (6, 2, 80, 8, None, 30.0), (4, 1, 64, 16, 300, None), (14, 2, 64, 24, 700, None)],
@@ -119,7 +120,7 @@ def test_a_row_is_the_same_with_any_neighbours_and_cuts(
             np.testing.assert_array_equal(row, alone[end], f"{cuts}, {beside}, {end}")
 
 
-@pytest.mark.parametrize("kv_dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("kv_dtype", ["f32", "bf16", "int8"])
 @pytest.mark.parametrize("case", [(8, 4, 64, 16, None, None), (6, 6, 80, 24, 200, 30.0), (10, 2, 32, 32, None, None)])
 def test_many_decodes_whose_heads_are_read_together(
     native: CpuKernelSet, case: tuple[int, int, int, int, int | None, float | None], kv_dtype: str
@@ -163,8 +164,9 @@ def test_the_softmax_is_as_exact_as_its_sums(native: CpuKernelSet, kv_dtype: str
         np.testing.assert_allclose(got, 1 / (1 + 2.0 ** -scores[token]), rtol=tolerance)
 
 
-def test_copied_blocks_serve_another_sequence(native: CpuKernelSet) -> None:
-    executable = make(native, CASES[0], execution_of(64, kv_dtype="bf16", num_blocks=NUM_BLOCKS))
+@pytest.mark.parametrize("kv_dtype", ["bf16", "int8"])
+def test_copied_blocks_serve_another_sequence(native: CpuKernelSet, kv_dtype: str) -> None:
+    executable = make(native, CASES[0], execution_of(64, kv_dtype=kv_dtype, num_blocks=NUM_BLOCKS))
     prompt = tokens(20)
     executable.run(batch_step(prompt, [0], [[3, 4]], 16))
     executable.copy_blocks([(3, 7), (4, 9)])

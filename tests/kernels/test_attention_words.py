@@ -78,9 +78,15 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("kv_dtype", ["f32", "f16", "bf16"])
+def codes_of(case: Case, kv_dtype: str) -> str:
+    """Returns a type of 8 bits that the case's values can have: they are no columns of int8 keys."""
+    return "fp8_e4m3" if kv_dtype == "int8" and case.latent else kv_dtype
+
+
+@pytest.mark.parametrize("kv_dtype", ["f32", "f16", "bf16", "int8"])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_prefill_chunks_and_decode(native: CpuKernelSet, reference: KernelSet, case: Case, kv_dtype: str) -> None:
+    kv_dtype = codes_of(case, kv_dtype)
     bounds = execution_of(320, kv_dtype=kv_dtype, block_size=case.block_size, num_blocks=NUM_BLOCKS)
     expected, actual = case.executable(reference, bounds), case.executable(native, bounds)
     table = tables(case.block_size, 220, 60, 5)
@@ -90,7 +96,7 @@ def test_prefill_chunks_and_decode(native: CpuKernelSet, reference: KernelSet, c
         assert np.abs(want - got).max() <= TOLERANCE[kv_dtype] * np.abs(want).max()
 
 
-@pytest.mark.parametrize("kv_dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("kv_dtype", ["f32", "bf16", "int8"])
 @pytest.mark.parametrize(
     "case",
     [Case(sinks=True, slopes=True), Case(chunk=300, sinks=True), Case(6, 2, 96, 64), Case(16, 1, 80, 64, latent=True)],
@@ -98,7 +104,7 @@ def test_prefill_chunks_and_decode(native: CpuKernelSet, reference: KernelSet, c
 )
 def test_a_row_is_the_same_with_any_neighbours_and_cuts(native: CpuKernelSet, case: Case, kv_dtype: str) -> None:
     length = 1300
-    bounds = execution_of(length + 64, model_len=length, kv_dtype=kv_dtype, num_blocks=5 * NUM_BLOCKS)
+    bounds = execution_of(length + 64, model_len=length, kv_dtype=codes_of(case, kv_dtype), num_blocks=5 * NUM_BLOCKS)
     words, others = tokens(length)[0], tokens(40, 90, 7)
     table = [list(range(first, first + 100)) for first in range(0, 400, 100)]
 
@@ -117,7 +123,7 @@ def test_a_row_is_the_same_with_any_neighbours_and_cuts(native: CpuKernelSet, ca
         np.testing.assert_array_equal(last(cuts, beside=beside), alone, f"{cuts}, {beside}")
 
 
-@pytest.mark.parametrize("kv_dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("kv_dtype", ["f32", "bf16", "int8"])
 @pytest.mark.parametrize(
     "case",
     [Case(4, 2, 32, 32, sinks=True), Case(4, 2, 32, 32, slopes=True), Case(8, 1, 48, 32, latent=True, sinks=True)],
@@ -127,7 +133,7 @@ def test_shared_prefixes_are_read_once_and_rows_keep_their_bits(
     native: CpuKernelSet, case: Case, kv_dtype: str
 ) -> None:
     crowd = tree()
-    executable = case.executable(native, bounds_of(crowd, kv_dtype, model_len=LONG))
+    executable = case.executable(native, bounds_of(crowd, codes_of(case, kv_dtype), model_len=LONG))
     crowd.fill(executable)
     order = crowd.shuffled()
     executable.run(crowd.decode(*order))

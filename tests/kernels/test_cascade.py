@@ -112,7 +112,7 @@ def tree(block_size: int = BLOCK) -> Crowd:
 
 
 @pytest.mark.parametrize("model_len", [SHORT, LONG])
-@pytest.mark.parametrize("kv_dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("kv_dtype", ["f32", "f16", "bf16", "int8"])
 @pytest.mark.parametrize(
     "case", [PLAIN, (7, 1, 64, BLOCK, None, None), (8, 8, 80, 8, None, 30.0), (6, 3, 32, 24, None, None)]
 )

@@ -46,6 +46,16 @@ def test_a_plain_checkpoint_takes_the_planned_bytes(
     check(tiny(name).folder, tmp_path, quantization, cache_of(name))
 
 
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("llama", "int8"), ("mistral-full", "int8"), ("llama", "fp8"), ("deepseek3", "fp8"), ("deepseek3", "fp8_e5m2")],
+)
+def test_a_cache_of_8_bits_takes_the_planned_bytes(
+    name: str, dtype: str, tiny: Callable[[str], Checkpoint], tmp_path: Path
+) -> None:
+    check(tiny(name).folder, tmp_path, overrides=(f"cache.dtype={dtype}", *cache_of(name)))
+
+
 @pytest.mark.parametrize("kind", ["Q4_0", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"])
 def test_a_quantized_checkpoint_takes_the_planned_bytes(kind: str, written: Write, tmp_path: Path) -> None:
     check(written("llama", kind, lambda _: GgmlType[kind]).path, tmp_path)

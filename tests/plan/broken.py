@@ -49,7 +49,7 @@ BROKEN = (
     Broken(MODEL + "slo: {ttft_p95: 1s, gate: {input_len: 4096}}\n", "plan/gate", "slo.gate.input_len", 6, 39),
     Broken(MODEL + "cache: {block_size: 1}\n", "plan/block-size", "cache.block_size", 6, 21),
     Broken(MODEL + "cache: {state_snapshots: 4}\n", "plan/state-snapshots", "cache.state_snapshots", 6, 26),
-    Broken(MODEL + "cache: {dtype: fp8}\n", "plan/not-built", "cache.dtype", 6, 16),
+    Broken(MODEL + "cache: {dtype: fp8_inc}\n", "plan/not-built", "cache.dtype", 6, 16),
     Broken(MODEL + "scheduler: {max_num_batched_tokens: 2}\n", "plan/budget",
            "scheduler.max_num_batched_tokens", 6, 37),
     Broken(MODEL + "lora: {fully_sharded: true}\n", "plan/not-built", "lora.fully_sharded", 6, 23),

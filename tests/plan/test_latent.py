@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from appliance.base.errors import SpecError
 from appliance.checkpoint.facts import ModelFacts
 from appliance.plan.render import render_text
 
@@ -27,6 +28,15 @@ def test_a_token_keeps_one_latent_and_one_rotated_key_in_each_layer(dtype: str, 
     assert memory.kv_bytes_per_token == (LATENT + ROPE) * NUM_LAYERS * size
     assert [(group.num_kv_heads, group.head_dim, group.value_dim) for group in memory.kv_groups] == [(1, 576, 0)]
     assert "61 layers x 1 heads x 576, full attention" in render_text(found)
+
+
+def test_a_latent_in_8_bits_is_fp8_with_one_scale() -> None:
+    text = "model: {source: ./model, max_model_len: 4096}\ncache: {dtype: %s}\n"
+    found = plan(load(text % "fp8"), deepseek(), machine("server-epyc-9654"))
+    assert found.memory[0].kv_bytes_per_token == (LATENT + ROPE + 4) * NUM_LAYERS
+    with pytest.raises(SpecError, match="are columns of its keys") as caught:
+        plan(load(text % "int8"), deepseek(), machine("server-epyc-9654"))
+    assert [each.rule for each in caught.value.diagnostics] == ["plan/kv-dtype"]
 
 
 def test_weights_are_those_of_the_checkpoint_and_the_turned_matrices_of_keys_in_f32() -> None:

@@ -36,6 +36,14 @@ def test_kv_bytes_of_an_8b_model() -> None:
     assert memory.kv_bytes_per_block == 16 * memory.kv_bytes_per_token
 
 
+@pytest.mark.parametrize("dtype", ["int8", "fp8", "fp8_e5m2"])
+def test_kv_bytes_in_8_bits_have_a_scale_for_each_token_and_head(dtype: str) -> None:
+    text = MODEL + f"cache: {{dtype: {dtype}}}\n"
+    memory = plan(load(text), from_config("llama-3.1-8b"), machine("server-epyc-9654")).memory[0]
+    assert memory.kv_bytes_per_token == 2 * 32 * 8 * (128 + 4)
+    assert memory.kv_bytes_per_block == 16 * memory.kv_bytes_per_token
+
+
 def test_groups_of_a_sliding_window_model() -> None:
     memory = plan(load(), from_config("mistral-7b-v0.1"), machine("server-epyc-9654")).memory[0]
     assert [(group.num_layers, group.window) for group in memory.kv_groups] == [(32, 4096)]

@@ -67,7 +67,7 @@ _SAMPLING: Final = {
     "frequency_penalty": "frequency_penalty",
 }
 _DEFAULTS_PATH: Final = "decoding.override_generation_config"
-_CACHE_TYPES: Final = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+_CACHE_TYPES: Final = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "q8_0": "int8"}
 _UNBOUNDED: Final = (-1, -2)
 
 

@@ -138,6 +138,12 @@ def _adapters(draft: Draft, option: Option, member: str) -> None:
             draft.leave(f"{option.flag} {key}", "the spec has no such field of an adapter")
 
 
+def _cache_type(draft: Draft, option: Option, member: str) -> None:
+    """Scales are a token and head here, whatever the type."""
+    value = " ".join(option.words)
+    draft.put("cache.dtype", value.removesuffix("_per_token_head"), option.origin)
+
+
 def _object(section: str) -> "Callable[[Draft, Option, str], None]":
     """An argument that is a JSON object, or one dotted member of it: its members are fields of `section`."""
 
@@ -191,6 +197,10 @@ _SPECIAL: Final[dict[str, Callable[[Draft, Option, str], None]]] = {
     "enable_reasoning": _always("reasoning is split wherever decoding.reasoning_parser names a parser"),
     "disable_log_requests": _always("requests are not logged unless observability.logs.enable_log_requests says so"),
     "use_v2_block_manager": _always("there is one block manager"),
+    "calculate_kv_scales": _always(
+        "each token and head of an 8-bit cache has a scale of its own, found as it is written"
+    ),
+    "kv_cache_dtype": _cache_type,
     "api_key": _keys,
     "hf_token": _token,
     "lora_modules": _adapters,

@@ -13,6 +13,7 @@ LAYOUTS = {
     "f32": 0, "f16": 1, "bf16": 2, "int8": 3, "int4": 4, "int5": 5, "int6": 6,
     "f8": 7, "e2m1": 8, "nf4": 9, "fp4": 10, "iq4_nl": 11,
 }  # fmt: skip
+KV_LAYOUTS = {"f32": 0, "f16": 1, "bf16": 2, "int8": 3, "fp8_e4m3": 7, "fp8_e5m2": 12}
 SCALE_TYPES = {2: 0, 4: 1, 1: 2}  # by bytes: f16, f32, e8m0
 LAYOUT_NAMES = {number: name for name, number in LAYOUTS.items()}
 

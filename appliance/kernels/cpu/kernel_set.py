@@ -291,8 +291,9 @@ def create_pool(library: Library, resources: contextlib.ExitStack, num_threads: 
 
 
 def _native_limits(limits: ExecutionLimits, numerics: Numerics) -> abi.Limits:
-    if numerics.kv_dtype not in ("f32", "f16", "bf16"):
-        raise BindError(f"kv_dtype is {numerics.kv_dtype!r}", hint="the CPU sets keep a cache of f32, f16 or bf16")
+    if numerics.kv_dtype not in abi.KV_LAYOUTS:
+        hint = f"the CPU sets keep a cache of {', '.join(abi.KV_LAYOUTS)}"
+        raise BindError(f"kv_dtype is {numerics.kv_dtype!r}", hint=hint)
     return abi.Limits(
         max_tokens=limits.max_num_batched_tokens,
         max_seqs=limits.max_num_seqs,
@@ -300,7 +301,7 @@ def _native_limits(limits: ExecutionLimits, numerics: Numerics) -> abi.Limits:
         max_model_len=limits.max_model_len,
         block_size=limits.block_size,
         num_blocks=limits.num_blocks,
-        kv_layout=abi.LAYOUTS[numerics.kv_dtype],
+        kv_layout=abi.KV_LAYOUTS[numerics.kv_dtype],
         quantize_activations=numerics.quantize_activations,
         num_states=limits.num_states,
     )

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+from appliance.kernels.reference.kv_codes import to_codes, turned
 from appliance.program.operators import PagedAttention, WholeAttention
 
 
@@ -11,27 +12,51 @@ from appliance.program.operators import PagedAttention, WholeAttention
 class LayerCache:
     """The cache of one layer. keys, values: [num_blocks, block_size, G, d] in the cache's dtype.
 
-    values may be a view of the keys' first columns.
+    values may be a view of the keys' first columns. key_scales, value_scales: f32 [num_blocks, block_size, G] if keys
+    and values are codes of 8 bits; else None. Keys of int8 are turned (kv_codes.py).
     """
 
     keys: torch.Tensor
     values: torch.Tensor
+    key_scales: torch.Tensor | None = None
+    value_scales: torch.Tensor | None = None
 
     def write(self, slot_mapping: torch.Tensor, k: torch.Tensor, v: torch.Tensor | None) -> None:
         """Stores k, v [T, G, d] at the slots [T]; a negative slot stores nothing. v: None if values are part of k."""
         live = slot_mapping >= 0
         slots, block_size = slot_mapping[live].long(), self.keys.shape[1]
-        for cache, new in ((self.keys, k), (self.values, v)):
+        place = slots // block_size, slots % block_size
+        for cache, scales, new in ((self.keys, self.key_scales, k), (self.values, self.value_scales, v)):
             if new is None:
                 continue
-            cache[slots // block_size, slots % block_size] = new[live].to(cache.dtype)
+            if scales is None:
+                cache[place] = new[live].to(cache.dtype)
+                continue
+            numbers = new[live].float()
+            codes, scales[place] = to_codes(turned(numbers) if new is k and self._is_turned else numbers, cache.dtype)
+            cache.view(torch.uint8)[place] = codes.view(torch.uint8)
 
     def gather(self, block_table: torch.Tensor, length: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the keys and values f32 [length, G, d] of one sequence."""
         block_size = self.keys.shape[1]
         blocks = block_table[: (length + block_size - 1) // block_size].long()
-        keys, values = (cache[blocks].flatten(0, 1)[:length].float() for cache in (self.keys, self.values))
-        return keys, values
+        keys, values = (
+            _numbers(cache, scales, blocks).flatten(0, 1)[:length]
+            for cache, scales in ((self.keys, self.key_scales), (self.values, self.value_scales))
+        )
+        return turned(keys) if self._is_turned else keys, values
+
+    @property
+    def _is_turned(self) -> bool:
+        return self.keys.dtype == torch.int8
+
+
+def _numbers(cache: torch.Tensor, scales: torch.Tensor | None, blocks: torch.Tensor) -> torch.Tensor:
+    """Returns f32 [blocks, block_size, G, d]."""
+    if scales is None:
+        return cache[blocks].float()
+    codes = cache.view(torch.uint8)[blocks].view(cache.dtype)
+    return codes.float() * scales[blocks].unsqueeze(-1)
 
 
 def attend(

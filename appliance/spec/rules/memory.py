@@ -4,8 +4,6 @@ from appliance.base.diagnostics import Severity
 from appliance.spec.deployment import DeploymentSpec
 from appliance.spec.rules.finding import Finding, Findings
 
-_CONSTANTS = ("q_scale_constant", "k_scale_constant", "v_scale_constant")
-
 
 def kv_cache_is_said_once(spec: DeploymentSpec) -> Findings:
     if spec.hardware.memory.kv_cache != "auto" and spec.cache.num_blocks != "auto":
@@ -55,26 +53,6 @@ def kv_dtype_fits_device(spec: DeploymentSpec) -> Findings:
             message="rocm has no fp8_e5m2 cache",
             allowed="auto, float16, bfloat16 or fp8_e4m3",
             hint="write cache.dtype: fp8_e4m3",
-        )
-
-
-def kv_scales_need_fp8(spec: DeploymentSpec) -> Findings:
-    if spec.cache.dtype.startswith("fp8"):
-        return
-    if spec.cache.calculate_kv_scales:
-        yield Finding(
-            path="cache.calculate_kv_scales",
-            value=True,
-            message=f"scales are for fp8 caches, and cache.dtype is {spec.cache.dtype}",
-            hint="write cache.dtype: fp8, or remove calculate_kv_scales",
-        )
-    for name in sorted(spec.cache.model_fields_set.intersection(_CONSTANTS)):
-        yield Finding(
-            path=f"cache.{name}",
-            value=getattr(spec.cache, name),
-            message=f"cache.{name} has no use: scales are for fp8 caches, and cache.dtype is {spec.cache.dtype}",
-            hint=f"remove cache.{name}",
-            severity=Severity.WARNING,
         )
 
 

@@ -9,7 +9,6 @@ from appliance.spec.scalars import (
     DottedPath,
     NonNegativeFloat,
     NonNegativeInt,
-    PositiveFloat,
     PositiveInt,
     Size,
 )
@@ -20,11 +19,12 @@ class CacheSection(Section):
 
     doc: ClassVar[str] = "The KV cache: its type, its blocks, and what is kept between requests."
 
-    dtype: Literal["auto", "float32", "float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc"] = field(
+    dtype: Literal["auto", "float32", "float16", "bfloat16", "int8", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc"] = field(
         "auto",
-        "Data type of keys and values. fp8 is fp8_e4m3.",
+        "Data type of keys and values. fp8 is fp8_e4m3. Types of 8 bits have a scale for each token and KV head, which "
+        "is found as they are written.",
         auto="the activations' type",
-        built_values=("auto", "float32", "float16", "bfloat16"),
+        built_values=("auto", "float32", "float16", "bfloat16", "int8", "fp8", "fp8_e4m3", "fp8_e5m2"),
         vllm="kv_cache_dtype",
     )
     block_size: Auto[Literal[1, 8, 16, 32, 64, 128]] = field(
@@ -59,10 +59,6 @@ class CacheSection(Section):
         "waits.",
         auto="256 MiB, or the whole cache where that is less; 0 on a GPU, whose cache is resident from the start",
     )
-    calculate_kv_scales: bool = field(False, "Find FP8 scales while running.", built=False)
-    q_scale_constant: PositiveFloat = field(200.0, "Divisor of dynamic query scales.", built=False)
-    k_scale_constant: PositiveFloat = field(200.0, "Divisor of dynamic key scales.", built=False)
-    v_scale_constant: PositiveFloat = field(100.0, "Divisor of dynamic value scales.", built=False)
     kv_sharing_fast_prefill: bool = field(False, "Layers that share KV skip the prompt's tokens.", built=False)
     mamba_cache_dtype: Literal["auto", "float32"] = field(
         "auto", "Type of convolution and state-space state.", auto="the model's type", built=False

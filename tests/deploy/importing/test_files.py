@@ -58,7 +58,8 @@ def test_each_model_of_llama_swap_becomes_a_spec() -> None:
         "served_names": ["qwen2.5", "gpt-4o-mini"],
     }
     assert first.document["scheduler"] == {"max_num_seqs": 4}
-    assert {each.origin for each in first.unplaced} == {"--no-webui", "-ngl 99", "-ctk q8_0", "ttl: 60"}
+    assert {each.origin for each in first.unplaced} == {"--no-webui", "-ngl 99", "ttl: 60"}
+    assert first.document["cache"] == {"dtype": "int8"}
     assert second.document["model"]["source"] == "hf://owner/smol-GGUF:Q4_K_M"
     assert second.document["endpoints"]["http"] == {"port": 9503, "host": "127.0.0.1"}
 

@@ -73,6 +73,7 @@ def imported(arguments: str) -> Imported:
             "speculative",
             {"method": "draft_model", "model": "org/small", "revision": "r1"},
         ),
+        ("--kv-cache-dtype int8_per_token_head", "cache.dtype", "int8"),
         ("-O3", "compilation.level", 3),
         ("--lora-modules a=/x b=/y", "lora.adapters", [{"name": "a", "source": "/x"}, {"name": "b", "source": "/y"}]),
         ("--host 0.0.0.0", "endpoints.auth.allow_public_without_keys", True),
