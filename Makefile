@@ -2,6 +2,7 @@
 # make test         everything a change must pass, in an environment of its own
 # make check        the part of it that runs no tests
 # make sanitize     native tests on libraries that the address, undefined-behaviour and thread sanitizers watch
+# make gpu-compile  every Triton kernel compiled for GPU generations without a device, held against what is recorded
 # make wheel        dist/: the sdist and the wheel with every processor level, as releases have them
 # make wheel-check  that wheel installed where no compiler can be found: applied, asked, ended
 # make clients      client libraries of others against the quickstart's server, in environments of their own
@@ -30,6 +31,8 @@ SANITIZE_ARGS_thread ?= tests/kernels
 SANITIZE_CASES_thread ?= 2
 SANITIZE_ARGS ?=
 CLIENTS_ARGS ?=
+# Of gpu-compile: --write to record, --arch NAME, names of cases.
+GPU_COMPILE_ARGS ?=
 
 BIN := $(VENV)/bin
 APPLIANCE := $(BIN)/appliance
@@ -53,7 +56,7 @@ $(VENV)/.dev: export APPLIANCE_LEVELS := $(or $(APPLIANCE_LEVELS),all)
 # A warning is an error to us, and no reason to refuse a user's newer compiler.
 $(VENV)/.dev: export APPLIANCE_WARNING_AS_ERROR := ON
 
-.PHONY: quickstart quickstart-down model sanitize test check lint style types layers pytest clients clients-pooling bench wheel wheel-check clean help
+.PHONY: quickstart quickstart-down model sanitize test check lint style types layers pytest gpu-compile clients clients-pooling bench wheel wheel-check clean help
 
 help:
 	@sed -n 's/^# make /make /p' Makefile
@@ -105,6 +108,9 @@ sanitize: $(addprefix sanitize-,$(SANITIZERS))
 
 sanitize-%: $(VENV)/.dev
 	VENV=$(VENV) SANITIZE_LEVELS=$(SANITIZE_LEVELS_$*) SANITIZE_CASES=$(SANITIZE_CASES_$*) .ci/sanitize $* $(or $(SANITIZE_ARGS),$(SANITIZE_ARGS_$*))
+
+gpu-compile: $(VENV)/.dev
+	env -u TRITON_INTERPRET $(BIN)/python -m tests.kernels.triton.compiled $(GPU_COMPILE_ARGS)
 
 bench: $(VENV)/.base
 	@mkdir -p $(BENCH_DIR)
