@@ -149,6 +149,8 @@ PLANNING: dict[str, str] = {
     "plan/kv-dtype": "The kernel set has a cache of this type.",
     "plan/gate": "A request of the gate fits the context.",
     "plan/adapters": "The model and the kernel set can have adapters, and those that are listed fit their slots.",
+    "plan/draft-head": "The model brings the drafting head that the spec names, or a checkpoint of one is given.",
+    "plan/draft-model": "The draft model has the model's vocabulary, can run with its kernel set, and fits beside it.",
     "plan/block-size": "The kernel set has blocks of this size.",
     "plan/no-cache": "Only a model that keeps keys and values has a cache to size.",
     "plan/state-snapshots": "Only a model with recurrent states keeps snapshots of them.",
