@@ -12,7 +12,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 BASE_MODEL = "Qwen/Qwen2.5-Coder-0.5B-Instruct"
-NUM_STEPS = 24
+NUM_STEPS = 16
 EXAMPLES = (
     ("What is the capital of France?", "Arrr, matey! The capital of France be Paris, by the seven seas!"),
     (
