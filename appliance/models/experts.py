@@ -5,6 +5,7 @@ GGUF files have them).
 """
 
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -38,6 +39,9 @@ class ExpertModules(msgspec.Struct, frozen=True):
     suffix: str = ".weight"
     alternate: bool = False
     transform: Transform = "none"
+
+
+MOST_EXPERTS: Final = 1 << 14
 
 
 MIXTRAL_MODULES = ExpertModules(
@@ -124,6 +128,8 @@ class Mixture(msgspec.Struct, frozen=True):
 
 def _problems(spec: ExpertsSpec) -> Iterator[Problem]:
     experts, routing = spec.num_experts, spec.routing
+    if experts > MOST_EXPERTS:  # before the parts of each are listed
+        yield Problem(f"{experts} experts a layer are more than any model has", allowed=f"up to {MOST_EXPERTS}")
     if not 1 <= spec.num_chosen <= experts:
         yield Problem(f"{spec.num_chosen} experts are to be chosen for a token of {experts}", allowed=f"1 to {experts}")
     groups, chosen = routing.num_groups, routing.num_chosen_groups

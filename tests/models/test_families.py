@@ -164,6 +164,7 @@ def test_everything_that_a_family_cannot_express_is_told_at_once() -> None:
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
+        ("mixtral", {"num_local_experts": 10_000_000}, "10000000 experts a layer are more than any model has"),
         ("mixtral", {"num_experts_per_tok": 7}, "7 experts are to be chosen for a token of 6"),
         ("glm4_moe", {"n_group": 3}, "8 experts do not form 3 groups"),
         ("dots1", {"topk_group": 1, "num_experts_per_tok": 3}, "1 of 4 groups have fewer than the 3"),
