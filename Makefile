@@ -2,7 +2,7 @@
 # make test         everything a change must pass, in an environment of its own
 # make check        the part of it that runs no tests
 # make sanitize     native tests on libraries that the address, undefined-behaviour and thread sanitizers watch
-# make gpu-compile  every Triton kernel compiled for GPU generations without a device, held against what is recorded
+# make gpu-compile  every Triton kernel compiled for six GPU generations without a device, held against what is recorded
 # make wheel        dist/: the sdist and the wheel with every processor level, as releases have them
 # make wheel-check  that wheel installed where no compiler can be found: applied, asked, ended
 # make clients      client libraries of others against the quickstart's server, in environments of their own

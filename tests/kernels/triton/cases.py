@@ -21,7 +21,7 @@ from appliance.kernels.gpu.triton.quantized import choose_quantized, dequantize,
 from appliance.kernels.gpu.triton.rope import kv_write, rope, rope_kv_write
 from appliance.kernels.gpu.triton.sampling import SamplerWorkspace, sample
 
-ARCHS: Final = ("sm80", "sm89", "sm90", "sm100")
+ARCHS: Final = ("sm80", "sm89", "sm90", "sm100", "gfx90a", "gfx942")
 _PROCESSORS = 132
 _I32, _F32, _BF16 = torch.int32, torch.float32, torch.bfloat16
 Case = Callable[[str], None]  # of an architecture

@@ -43,7 +43,7 @@ def random_case(seed: int, rows: int, vocab: int) -> tuple[np.ndarray, SamplingB
     return logits, batch
 
 
-@pytest.mark.parametrize(("seed", "vocab"), [(0, 7), (1, 300), (2, 700)])
+@pytest.mark.parametrize(("seed", "vocab"), [(1, 300), (2, 700)])
 def test_the_reference_draws_the_same(seed: int, vocab: int) -> None:
     logits, batch = random_case(seed, 5, vocab)
     want = expected(logits, batch)
