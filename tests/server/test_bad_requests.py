@@ -34,8 +34,15 @@ BODIES: dict[str, dict[str, Any]] = {
     "/tokenize": {"prompt": "x"},
     "/detokenize": {"tokens": [5]},
 }
-OFF = ("/docs", "/docs/offline", "/docs.js", "/openapi.json", "/tokenizer_info")  # until a plan turns them on
 OF_ADAPTERS = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")  # off here; see tests/e2e/test_adapters.py
+OFF = (
+    "/docs",
+    "/docs/offline",
+    "/docs.js",
+    "/openapi.json",
+    "/tokenizer_info",
+    *OF_ADAPTERS,
+)  # until a plan turns them on
 WITHOUT_BODY = ("/v1/files", "/debug/profile/start", "/debug/profile/stop", *OF_ADAPTERS)
 # The model of these tests generates: routes for others refuse it before anything else; see tests/server/pooling.
 POSTS = [
