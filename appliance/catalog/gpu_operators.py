@@ -6,12 +6,12 @@ GpuImplementation = Literal["triton", "torch", "reference"]
 
 # Of ours, in kernels/gpu/with_triton.py. Products of more than 64 rows are the vendor's library's, by torch.
 BY_TRITON: Final = frozenset({
-    "Activation", "GatedActivation", "GatherRows", "HeadNorm", "KvWrite", "LayerNorm", "Linear", "PagedAttention",
-    "RmsNorm", "Rope",
+    "Activation", "Embed", "Experts", "GatedActivation", "GatherRows", "HeadNorm", "KvWrite", "LayerNorm", "Linear",
+    "PagedAttention", "RmsNorm", "Rope",
 })  # fmt: skip
 # By torch's own functions, in kernels/gpu/operators.
 BY_TORCH: Final = BY_TRITON | {
-    "AdapterEmbed", "AdapterExperts", "AdapterLinear", "Add", "Copy", "Embed", "Experts", "GatedAdd", "HeadLinear",
+    "AdapterEmbed", "AdapterExperts", "AdapterLinear", "Add", "Copy", "GatedAdd", "HeadLinear",
     "Scale", "ScaleByWeight", "SoftCap",
 }  # fmt: skip
 

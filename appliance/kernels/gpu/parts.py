@@ -10,6 +10,7 @@ from appliance.kernels.execution import ExecutionLimits
 from appliance.kernels.gpu.device import Device
 from appliance.kernels.gpu.matrices import Pack
 from appliance.kernels.gpu.operators.table import Run
+from appliance.kernels.sampling import SamplingBatch
 from appliance.program.operators import Operator, StepProgram
 
 
@@ -23,6 +24,9 @@ class Kit(Protocol):
     @property
     def size_bytes(self) -> int:
         """The device's memory that it holds."""
+
+    def draw(self, logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
+        """Filters and draws, as sampler.Draw."""
 
 
 class MakeKit(Protocol):

@@ -3,7 +3,7 @@
 All rows are computed together. A filter or penalty that no row has is left out, so that greedy rows cost one pass.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,11 +25,22 @@ class Sampled:
     batch: SampledBatch
 
 
-def sample(raw: torch.Tensor, batch: SamplingBatch, device: Device) -> Sampled:
-    """Samples rows of logits f32 [R, V] without changing them. It waits for the device once, for the tokens."""
+Draw = Callable[[torch.Tensor, SamplingBatch], torch.Tensor]
+
+
+def sample(raw: torch.Tensor, batch: SamplingBatch, device: Device, draw: Draw | None = None) -> Sampled:
+    """Samples rows of logits f32 [R, V] without changing them. It waits for the device once, for the tokens.
+
+    draw: filters and draws in place of torch, int [R] from logits after masks, biases and penalties. Where
+    log-probabilities of what the filters leave are wanted, torch does it.
+    """
     adjusted = _penalized(_constrained(raw, batch, device), batch, device)
-    kept = _kept(adjusted, batch, device)
-    tokens = _chosen(kept, batch, device)
+    wants_kept = batch.logprobs_mode.startswith("processed") and bool((batch.num_logprobs != NO_LOGPROBS).any())
+    if draw is None or wants_kept:
+        kept = _kept(adjusted, batch, device)
+        tokens = _chosen(kept, batch, device)
+    else:
+        kept, tokens = adjusted, draw(adjusted, batch)
     given = batch.given_token_ids
     if (given != NO_TOKEN).any():
         wanted = device.put(given)

@@ -3,18 +3,24 @@
 All is decided while a program is bound, by tables, so that no start tunes and no step allocates.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from appliance.kernels.execution import ExecutionLimits
 from appliance.kernels.gpu.device import Device
+from appliance.kernels.gpu.matrices import DeviceMatrix
 from appliance.kernels.gpu.triton.attention import AttentionOptions
 from appliance.kernels.gpu.triton.attention_decode import DecodeTile, choose_decode, decode_workspace
 from appliance.kernels.gpu.triton.attention_prefill import PrefillTile, choose_prefill
+from appliance.kernels.gpu.triton.experts import ExpertMatrices, ExpertWorkspace
 from appliance.kernels.gpu.triton.linear import MOST_ROWS
+from appliance.kernels.gpu.triton_draws import DrawMemory
+from appliance.kernels.gpu.triton_experts import ExpertMemory, ExpertShape, expert_matrices
+from appliance.kernels.sampling import SamplingBatch
 from appliance.program.operators import Linear, PagedAttention, StepProgram
+from appliance.program.routing import Experts
 
 _MOST_SPLITS = 8  # shares of a product's columns
 _INTERPRETED = ("sm90", 4)  # the generation and the processors that tests without a GPU assume
@@ -53,10 +59,16 @@ class TritonKit:
         widths = [op.out.width for op in operators if isinstance(op, Linear)]
         parts = _MOST_SPLITS * min(MOST_ROWS, limits.max_num_batched_tokens) * max(widths, default=0)
         self._parts = device.zeros(parts, dtype=torch.float32)
+        shapes = {ExpertShape.of(op) for op in operators if isinstance(op, Experts)}
+        most = limits.max_num_batched_tokens
+        self._experts = {shape: ExpertMemory(shape, most, dtype, device) for shape in shapes}
+        self._draws = DrawMemory(limits.max_num_sampled, device)
+        self._tables: dict[str, ExpertMatrices | None] = {}
 
     @property
     def size_bytes(self) -> int:
-        return self.attention_workspace.nbytes + self._parts.nbytes
+        experts = sum(memory.size_bytes for memory in self._experts.values())
+        return self.attention_workspace.nbytes + self._parts.nbytes + experts + self._draws.size_bytes
 
     def attention(self, op: PagedAttention) -> AttentionPlan:
         return self._attention[id(op)]
@@ -69,6 +81,20 @@ class TritonKit:
     def parts(self, splits: int, rows: int, width: int) -> torch.Tensor | None:
         """Returns room for the shares of a product, f32 [splits, rows, width]; None where there is one."""
         return None if splits == 1 else self._parts[: splits * rows * width].view(splits, rows, width)
+
+    def experts(self, op: Experts, num_tokens: int) -> ExpertWorkspace:
+        """Returns the memory for a step of exactly so many tokens."""
+        return self._experts[ExpertShape.of(op)].of(num_tokens)
+
+    def expert_matrices(self, op: Experts, matrices: Mapping[str, DeviceMatrix]) -> ExpertMatrices | None:
+        """Returns the weights of an operator; None if kernels do not know their form."""
+        if op.up not in self._tables:
+            self._tables[op.up] = expert_matrices(op, matrices, self._vectors)
+        return self._tables[op.up]
+
+    def draw(self, logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
+        """Filters and draws without sorting, a row spread over programs."""
+        return self._draws.draw(logits, batch)
 
     def _plan(self, op: PagedAttention) -> AttentionPlan:
         sizes = (op.num_heads // op.num_kv_heads, op.head_dim, op.value_width, self._dtype, self.arch)

@@ -6,6 +6,7 @@ from appliance.kernels.gpu.packed_matrix import packed_matrix
 from appliance.kernels.gpu.parts import Parts
 from appliance.kernels.gpu.triton_kit import TritonKit
 from appliance.program import operators as ops
+from appliance.program.routing import Experts
 
 _TABLE: dict[type[ops.Operator], Run] = {
     ops.RmsNorm: by_triton.rms_norm,
@@ -18,5 +19,7 @@ _TABLE: dict[type[ops.Operator], Run] = {
     ops.Activation: by_triton.activation,
     ops.GatedActivation: by_triton.gated_activation,
     ops.GatherRows: by_triton.gather_rows,
+    ops.Embed: by_triton.embed,
+    Experts: by_triton.experts,
 }
 PARTS = Parts(_TABLE, packed_matrix, TritonKit)

@@ -20,35 +20,35 @@ ROWS, VOCAB = 24, 97
 CPU = Device(torch.device("cpu"))
 
 
-def varied(seed: int) -> tuple[np.ndarray, SamplingBatch]:
+def varied(seed: int, rows: int = ROWS) -> tuple[np.ndarray, SamplingBatch]:
     """Logits with ties, and a batch in which every parameter is off in some rows."""
     random = np.random.default_rng(seed)
-    logits = np.round(random.normal(0, 3, (ROWS, VOCAB)), 1).astype(np.float32)
-    batch = empty_batch(ROWS, VOCAB)
+    logits = np.round(random.normal(0, 3, (rows, VOCAB)), 1).astype(np.float32)
+    batch = empty_batch(rows, VOCAB)
 
     def sometimes(values: np.ndarray, off: float) -> np.ndarray:
-        return np.where(random.random(ROWS) < 0.5, values, off)
+        return np.where(random.random(rows) < 0.5, values, off)
 
-    batch.temperature[:] = sometimes(random.uniform(0.1, 2, ROWS), 0)
-    batch.top_k[:] = sometimes(random.integers(1, 20, ROWS), 0)
-    batch.top_p[:] = sometimes(random.uniform(0.1, 1, ROWS), 1)
-    batch.min_p[:] = sometimes(random.uniform(0, 0.3, ROWS), 0)
-    batch.repetition_penalty[:] = sometimes(random.uniform(0.5, 2, ROWS), 1)
-    batch.presence_penalty[:] = sometimes(random.uniform(-1, 1, ROWS), 0)
-    batch.frequency_penalty[:] = sometimes(random.uniform(-1, 1, ROWS), 0)
-    batch.seed[:], batch.position[:] = random.integers(0, 1 << 62, ROWS), random.integers(0, 1 << 40, ROWS)
-    batch.token_table = random.integers(0, VOCAB, (ROWS, 12)).astype(np.int32)
-    batch.token_row[:], batch.num_tokens[:], batch.num_prompt_tokens[:] = np.arange(ROWS), 12, 5
-    batch.bias_start = np.arange(ROWS + 1, dtype=np.int32)
+    batch.temperature[:] = sometimes(random.uniform(0.1, 2, rows), 0)
+    batch.top_k[:] = sometimes(random.integers(1, 20, rows), 0)
+    batch.top_p[:] = sometimes(random.uniform(0.1, 1, rows), 1)
+    batch.min_p[:] = sometimes(random.uniform(0, 0.3, rows), 0)
+    batch.repetition_penalty[:] = sometimes(random.uniform(0.5, 2, rows), 1)
+    batch.presence_penalty[:] = sometimes(random.uniform(-1, 1, rows), 0)
+    batch.frequency_penalty[:] = sometimes(random.uniform(-1, 1, rows), 0)
+    batch.seed[:], batch.position[:] = random.integers(0, 1 << 62, rows), random.integers(0, 1 << 40, rows)
+    batch.token_table = random.integers(0, VOCAB, (rows, 12)).astype(np.int32)
+    batch.token_row[:], batch.num_tokens[:], batch.num_prompt_tokens[:] = np.arange(rows), 12, 5
+    batch.bias_start = np.arange(rows + 1, dtype=np.int32)
     batch.bias_ids, batch.bias_values = (
-        random.integers(0, VOCAB, ROWS).astype(np.int32), random.normal(0, 4, ROWS).astype(np.float32)
+        random.integers(0, VOCAB, rows).astype(np.int32), random.normal(0, 4, rows).astype(np.float32)
     )  # fmt: skip
-    batch.forbidden_start = np.arange(ROWS + 1, dtype=np.int32)
-    batch.forbidden_ids = random.integers(0, VOCAB, ROWS).astype(np.int32)
+    batch.forbidden_start = np.arange(rows + 1, dtype=np.int32)
+    batch.forbidden_ids = random.integers(0, VOCAB, rows).astype(np.int32)
     batch.mask_bits = random.integers(0, 1 << 32, (3, -(-VOCAB // 32)), np.uint64).astype(np.uint32)
-    batch.mask_row[:] = random.integers(-1, 3, ROWS)
-    batch.given_token_ids[:] = sometimes(random.integers(0, VOCAB, ROWS), NO_TOKEN)
-    batch.num_logprobs[:] = random.integers(-1, 6, ROWS)
+    batch.mask_row[:] = random.integers(-1, 3, rows)
+    batch.given_token_ids[:] = sometimes(random.integers(0, VOCAB, rows), NO_TOKEN)
+    batch.num_logprobs[:] = random.integers(-1, 6, rows)
     return logits, batch
 
 

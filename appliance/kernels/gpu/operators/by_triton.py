@@ -4,6 +4,7 @@ import torch
 
 from appliance.kernels.gpu.matrices import DenseMatrix
 from appliance.kernels.gpu.operators import dense
+from appliance.kernels.gpu.operators import experts as loops
 from appliance.kernels.gpu.packed_matrix import PackedMatrix
 from appliance.kernels.gpu.step import DeviceStep
 from appliance.kernels.gpu.triton import activation as activations
@@ -11,12 +12,15 @@ from appliance.kernels.gpu.triton import norm as norms
 from appliance.kernels.gpu.triton import rope as ropes
 from appliance.kernels.gpu.triton.attention_decode import decode_attention
 from appliance.kernels.gpu.triton.attention_prefill import prefill_attention
+from appliance.kernels.gpu.triton.experts import mixture
 from appliance.kernels.gpu.triton.gather import gather_rows as gather
 from appliance.kernels.gpu.triton.linear import LinearTile, few_rows, gemv
 from appliance.kernels.gpu.triton.linear_tiles import choose_linear
-from appliance.kernels.gpu.triton.quantized import choose_quantized, quantized_gemv, quantized_rows
+from appliance.kernels.gpu.triton.quantized import choose_quantized, dequantize, quantized_gemv, quantized_rows
+from appliance.kernels.gpu.triton_experts import expert_options
 from appliance.kernels.gpu.triton_kit import TritonKit
 from appliance.program import operators as ops
+from appliance.program.routing import Experts
 
 
 def _vector(name: str | None, step: DeviceStep) -> torch.Tensor | None:
@@ -117,3 +121,27 @@ def gated_activation(op: ops.GatedActivation, step: DeviceStep) -> None:
 
 def gather_rows(op: ops.GatherRows, step: DeviceStep) -> None:
     gather(step.slot(op.x), step.arrays.sampled_rows, step.slot(op.out))
+
+
+def experts(op: Experts, step: DeviceStep) -> None:
+    x, kit = step.slot(op.x), step.kit
+    matrices = kit.expert_matrices(op, step.bound.matrices)
+    if matrices is None or len(x) == 0:
+        loops.experts(op, step)
+        return
+    chosen, factors, out = (step.slot(slot) for slot in (op.experts, op.factors, op.out))
+    mixture(x, chosen, factors.float(), matrices, expert_options(op), out, kit.experts(op, len(x)))
+
+
+def embed(op: ops.Embed, step: DeviceStep) -> None:
+    """Rows of dense tables in one kernel; of quantized ones, where nothing is added, as they are made floats."""
+    table, ids, out = step.bound.matrices[op.table], step.arrays.token_ids, step.slot(op.out)
+    further = None if op.position_table is None else step.bound.matrices[op.position_table]
+    if isinstance(table, DenseMatrix) and (further is None or isinstance(further, DenseMatrix)):
+        places = None if further is None else (step.arrays.positions, further.values, op.position_offset)
+        types = None if op.type_table is None else (step.arrays.token_types, step.bound.vectors[op.type_table])
+        gather(table.values, ids, out, op.scale, op.missing_row, places, types)
+    elif isinstance(table, PackedMatrix) and further is None and op.type_table is None and op.missing_row is None:
+        dequantize(table.packed, out, ids, op.scale)
+    else:
+        dense.embed(op, step)
