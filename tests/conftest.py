@@ -25,7 +25,7 @@ KNOWN_SKIPS = (
     r"kernel set cpu-\w+ needs processor flags that are not here",
     r"needs objdump and the build of \w+",
     r"this system cannot make memory resident ahead of its use",
-    r"the reference set computes in floats",
+    r"the set computes in floats",
     r"not a git checkout",
     r"triton is not installed",
 )

@@ -78,7 +78,7 @@ def test_it_runs_in_the_planned_bytes(
     assert (plan.model.format, plan.loading.keep_packed) == ("dummy", False)
     assert any("random numbers" in warning for warning in plan.warnings)
     assert "random numbers" in render_text(plan)
-    assert _card(plan, 0, "tiny", {})["weights"] == "random"
+    assert _card(plan, 0, "tiny", {}, {})["weights"] == "random"
     backend = load_backend(plan, SchedulerConfig.from_plan(plan), lambda *_: None)
     measured = dict(backend.executable.memory_bytes)
     backend.executable.close()

@@ -54,7 +54,8 @@ def test_70_every_operation(fuzzed: Server, case: Any) -> None:
 def test_the_document_is_the_servers(fuzzed: Server) -> None:
     with fuzzed.http() as http:
         served = http.get("/openapi.json").json()
-    assert set(served["paths"]) == {route.path.replace(":path}", "}") for route in ROUTES}
+    off = {"/v1/load_lora_adapter", "/v1/unload_lora_adapter"}  # of adapters, which this model has not
+    assert set(served["paths"]) == {route.path.replace(":path}", "}") for route in ROUTES} - off
 
 
 def test_every_schema_of_the_document_is_one(fuzzed: Server) -> None:

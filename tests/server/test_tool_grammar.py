@@ -41,7 +41,8 @@ ANSWER = {
     "additionalProperties": False,
 }
 TOOLS: dict[str, dict[str, Any] | None] = {"weather": WEATHER, "now": None}
-FORMATS = [entry for entry in TOOL_PARSERS if entry.name != "gpt_oss"]  # refused: its messages hold all
+REFUSED = ("gpt_oss", "gemma4")  # its messages hold all; its calls are no JSON
+FORMATS = [entry for entry in TOOL_PARSERS if entry.name not in REFUSED]
 
 
 def form_of(path: str) -> ToolFormat:

@@ -9,7 +9,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from appliance.plan.types import PoolingPlan
+from appliance.plan.types import EnginePlan, PoolingPlan
 from appliance.server.http.callers import CALLER
 from appliance.server.state import ServerState
 
@@ -20,7 +20,7 @@ async def list_models(state: ServerState, request: Request) -> Response:
     """Lists the models that the caller may use."""
     caller = CALLER.get()
     names = [name for name in state.names if caller is None or caller.may_use(name)]
-    cards = [_card(state, name, request.headers) for name in names]
+    cards = [_card(state.plan, state.created, name, request.headers, _found(state, name)) for name in names]
     if _ANTHROPIC in request.headers:
         first, last = (names[0], names[-1]) if names else (None, None)
         return _json({"data": cards, "has_more": False, "first_id": first, "last_id": last})
@@ -30,11 +30,13 @@ async def list_models(state: ServerState, request: Request) -> Response:
 async def get_model(state: ServerState, request: Request) -> Response:
     name = unquote(request.path_params["model"])
     state.check_model(name)
-    return _json(_card(state, name, request.headers))
+    return _json(_card(state.plan, state.created, name, request.headers, _found(state, name)))
 
 
-def _card(state: ServerState, name: str, headers: Mapping[str, str]) -> dict[str, Any]:
-    plan, created_s = state.plan, state.created
+def _card(
+    plan: EnginePlan, created_s: int, name: str, headers: Mapping[str, str], found: Mapping[str, Any]
+) -> dict[str, Any]:
+    """found: what the engine found of the adapter of that name."""
     model = plan.model
     length = model.max_model_len
     adapter = None if plan.adapters is None else plan.adapters.named(name)
@@ -51,7 +53,7 @@ def _card(state: ServerState, name: str, headers: Mapping[str, str]) -> dict[str
         "parent": None if adapter is None else adapter.parent or model.served_names[0],
         "max_model_len": length,
         "task": model.task,
-        **_found(state, name),
+        **found,
         **({"weights": "random"} if model.format == "dummy" else {}),
         **({} if model.pooling is None else {"pooling": _pooling(model.pooling)}),
     }

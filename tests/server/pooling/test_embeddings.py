@@ -184,7 +184,7 @@ def test_models_say_what_they_do(embedder: Served) -> None:
 def test_the_plan_says_why(embedder: Served) -> None:
     why = {each.path: each for each in embedder.plan.decisions}
     assert why["model.task"].value == "embed"
-    assert "sentence-transformers" in why["model.task"].reason
+    assert "files are those of an embedder" in why["model.task"].reason
     assert why["model.pooling.kind"].value == "mean"
     assert why["scheduler.chunked_prefill"].value is False
     assert embedder.plan.cache.num_blocks == 0
