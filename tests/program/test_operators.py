@@ -14,6 +14,7 @@ X, OUT = Slot(0, Extent.TOKENS, 8), Slot(1, Extent.TOKENS, 4)
 @pytest.mark.parametrize("record", OPERATORS, ids=lambda record: record.__name__)
 def test_a_record_declares_fields_that_it_has(record: type[Operator]) -> None:
     assert record.doc
+    # A part is what an adapter calls a weight of the checkpoint.
     named = {name for name, kind in get_type_hints(record).items() if kind in (str, str | None)} - {
         "doc",
         "part",

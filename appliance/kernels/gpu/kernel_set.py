@@ -126,7 +126,7 @@ class GpuExecutable:
     def sample(self, logits: Logits, batch: SamplingBatch) -> SampledBatch:
         assert isinstance(logits, DeviceLogits), "logits are those of this executable"
         check_sampling(batch, logits.values.shape[1])
-        sampled = sample(logits.values, batch, self._device, self._kit and self._kit.draw)
+        sampled = sample(logits.values, batch, self._device, None if self._kit is None else self._kit.draw)
         self._sampled[: batch.num_rows].copy_(sampled.token_ids)
         return sampled.batch
 

@@ -32,7 +32,9 @@ class DrawMemory:
         numbers = (batch.seed.view(np.int64), batch.position.view(np.int64))
         out = torch.empty(batch.num_rows, dtype=torch.int32, device=self._device.name)
         by_count, by_mass = bool((~drawn | (top_k > 0)).any()), bool((top_p < 1).any())
-        given = (self._device.put(column) for column in (*columns, *numbers))
+        temperature, top_ks, top_ps, min_logs = (self._device.put(column) for column in columns)
+        seeds, positions = (self._device.put(column) for column in numbers)
+        given = (temperature, top_ks, top_ps, min_logs, seeds, positions)
         sample(logits, *given, out, self._of(batch.num_rows), by_count, by_mass)
         return out
 
