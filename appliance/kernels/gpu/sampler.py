@@ -31,8 +31,8 @@ Draw = Callable[[torch.Tensor, SamplingBatch], torch.Tensor]
 def sample(raw: torch.Tensor, batch: SamplingBatch, device: Device, draw: Draw | None = None) -> Sampled:
     """Samples rows of logits f32 [R, V] without changing them. It waits for the device once, for the tokens.
 
-    draw: filters and draws in place of torch, int [R] from logits after masks, biases and penalties. Where
-    log-probabilities of what the filters leave are wanted, torch does it.
+    draw: filters and draws, and returns int [R], from logits after masks, biases and penalties; torch does this if it
+    is None, or if log-probabilities of the filtered logits are wanted.
     """
     adjusted = _penalized(_constrained(raw, batch, device), batch, device)
     wants_kept = batch.logprobs_mode.startswith("processed") and bool((batch.num_logprobs != NO_LOGPROBS).any())

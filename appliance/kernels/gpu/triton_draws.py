@@ -43,7 +43,7 @@ class DrawMemory:
         most = self._most
 
         def doubled(part: torch.Tensor) -> torch.Tensor:
-            """Of an array [2, R, ...], whose halves follow each other."""
+            """Returns the part of an array [2, R, ...], whose halves follow each other."""
             shape = (2, rows, *part.shape[2:])
             return part.flatten()[: 2 * rows * part[0, 0].numel()].view(shape)
 
