@@ -14,7 +14,7 @@ from appliance.kernels.gpu.checks import StepBounds, check_sampling, vocabulary_
 from appliance.kernels.gpu.device import DTYPES, Device
 from appliance.kernels.gpu.inputs import InputBuffer
 from appliance.kernels.gpu.logits import DeviceLogits
-from appliance.kernels.gpu.matrices import load_matrix, load_vector
+from appliance.kernels.gpu.matrices import DeviceMatrix, load_matrix, load_vector
 from appliance.kernels.gpu.operators.table import implementation
 from appliance.kernels.gpu.parts import ON_TORCH, Parts, triton_parts
 from appliance.kernels.gpu.sampler import sample
@@ -28,6 +28,7 @@ from appliance.kernels.sampling import SampledBatch, SamplingBatch
 from appliance.program.arena import Liveness
 from appliance.program.operators import StepProgram
 from appliance.program.roofline import program_work
+from appliance.program.routing import ChooseExperts
 from appliance.program.slots import Extent, Slot
 from appliance.program.work import Forms, OperatorWork, WeightSize
 
@@ -47,15 +48,20 @@ class GpuExecutable:
         parts: Parts = ON_TORCH,
     ) -> None:
         limits, numerics = execution.limits, execution.numerics
-        self._device, self._program, self._adapted, self._limits = device, program, adapted, limits
+        self._device, self._program, self._limits = device, program, limits
         self._kv_dtype = numerics.kv_dtype
         self._seconds: np.ndarray | None = None
         self._kept: torch.Tensor | None = None
         self._ahead: tuple[int, DeviceLogits] | None = None  # the step that was started: its revision, and its logits
         self._sampled = device.zeros(limits.max_num_sampled, dtype=torch.int32)
         matrices, vectors = program.matrices(), program.vectors()
-        self._matrices = {name: load_matrix(name, weights, device, parts.pack) for name in weights if name in matrices}
-        self._vectors = {name: load_vector(weights[name], device) for name in weights if name in vectors}
+        self._matrices: dict[str, DeviceMatrix] = {}
+        self._vectors: dict[str, torch.Tensor] = {}
+        for name in weights:  # in this order, in which they are read ahead
+            if name in matrices:
+                self._matrices[name] = load_matrix(name, weights, device, parts.pack)
+            elif name in vectors:
+                self._vectors[name] = load_vector(weights[name], device)
         self._caches = CacheMemory.of(program, execution, device)
         with device.name:
             self._states = state_slots(program.states, limits.num_states)
@@ -63,7 +69,9 @@ class GpuExecutable:
         programs = [program] if adapted is None else [program, adapted]
         make = parts.make_kit
         self._kit = None if make is None else make(programs, limits, dtype, self._vectors, device)
-        self._table = parts.table
+        self._calls = [(implementation(type(op), parts.table), op) for op in program.operators]
+        changed = () if adapted is None else adapted.operators
+        self._adapted_calls = [(implementation(type(op), parts.table), op) for op in changed]
         tile_rows = () if self._kit is None else self._kit.tile_rows
         self._inputs = InputBuffer(limits, len(program.kv_layout().groups), device, tile_rows)
         self._adapters = (
@@ -72,7 +80,7 @@ class GpuExecutable:
         rows = {name: matrix.shape[0] for name, matrix in self._matrices.items()}
         rows |= {name: len(vector) for name, vector in self._vectors.items()}
         self._bounds = StepBounds(program, limits, *vocabulary_of(program, rows), has_adapters=adapted is not None)
-        self._arena, buffers = _placed(adapted or program, execution, dtype, device)
+        self._arena, buffers = place_activations(adapted or program, execution, dtype, device)
         memory = (self._caches.caches, self._states, self._adapters)
         self._bound = BoundModel(device, dtype, buffers, self._matrices, self._vectors, *memory, self._kit)
 
@@ -107,10 +115,9 @@ class GpuExecutable:
         self._kept = None if self._program.kept is None else step.slot(self._program.kept)
         if self._program.given is not None and inputs.given is not None:
             step.slot(self._program.given).copy_(torch.from_numpy(np.ascontiguousarray(inputs.given)))
-        program = self._program if inputs.adapters is None or self._adapted is None else self._adapted
-        for index, op in enumerate(program.operators):
+        for index, (run, op) in enumerate(self._calls if inputs.adapters is None else self._adapted_calls):
             started = time.perf_counter()
-            implementation(type(op), self._table)(op, step)
+            run(op, step)
             if self._seconds is not None:
                 self._device.wait()
                 self._seconds[index] += time.perf_counter() - started
@@ -133,6 +140,7 @@ class GpuExecutable:
     @torch.inference_mode()
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copies blocks (source, destination). Raises StepError for a block number out of range."""
+        self.cancel()  # a step that was started has read the blocks as they were
         blocks = np.asarray(pairs, np.int64).reshape(-1, 2)
         if ((blocks < 0) | (blocks >= self._limits.num_blocks)).any():
             raise StepError(f"blocks are 0 to {self._limits.num_blocks - 1}")
@@ -183,17 +191,18 @@ class GpuExecutable:
         del self._arena, self._bound, self._sampled, self._kept, self._kit, self._ahead
 
 
-def _placed(
+def place_activations(
     program: StepProgram, execution: Execution, dtype: torch.dtype, device: Device
 ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
     """Allocates the activations: slots whose lifetimes do not overlap share memory."""
     limits = execution.limits
+    routing = (slot for op in program.operators if isinstance(op, ChooseExperts) for slot in (op.logits, op.factors))
+    wide = {program.logits.index, *(slot.index for slot in routing)}
     rows = {Extent.TOKENS: limits.max_num_batched_tokens, Extent.SAMPLED: limits.max_num_sampled}
 
     def type_of(slot: Slot) -> torch.dtype:
         """Logits are sampled from, and routing is decided, in f32."""
-        narrow = slot.dtype == "f32" and slot.index != program.logits.index
-        return dtype if narrow else DTYPES[slot.dtype]
+        return dtype if slot.dtype == "f32" and slot.index not in wide else DTYPES[slot.dtype]
 
     def size_of(slot: Slot) -> int:
         return rows[slot.extent] * slot.width * type_of(slot).itemsize

@@ -1,11 +1,10 @@
 """The logits of a step, which stay on the device."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
 from appliance.kernels.logits import Float32Array
-from appliance.kernels.revision import new_revision
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +12,6 @@ class DeviceLogits:
     """values: f32 [R, V] on the device."""
 
     values: torch.Tensor
-    revision: int = field(init=False, default_factory=new_revision, compare=False)
 
     @property
     def num_rows(self) -> int:

@@ -1,8 +1,8 @@
 """Weights on the device: matrices in the layout that was planned, read as floats; vectors in f32."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, Self
 
 import numpy as np
 import torch
@@ -28,6 +28,10 @@ class DeviceMatrix(Protocol):
     def read(self, rows: Rows, dtype: torch.dtype) -> torch.Tensor:
         """Returns the given rows as floats [rows, K]. The result may be the memory itself: nobody writes to it."""
 
+    @classmethod
+    def joined(cls, pieces: Sequence[Self]) -> Self:
+        """Returns the matrix whose rows are those of the pieces, one after the other."""
+
 
 @dataclass(frozen=True, slots=True)
 class DenseMatrix:
@@ -46,6 +50,10 @@ class DenseMatrix:
 
     def read(self, rows: Rows, dtype: torch.dtype) -> torch.Tensor:
         return self.values[rows].to(dtype)
+
+    @classmethod
+    def joined(cls, pieces: Sequence[Self]) -> Self:
+        return cls(torch.cat([piece.values for piece in pieces]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +90,17 @@ class QuantizedMatrix:
             result += _factors(self.offset[rows], None if self.sub_offset is None else self.sub_offset[rows])
         return result.reshape(len(codes), self.columns).to(dtype)
 
+    @classmethod
+    def joined(cls, pieces: Sequence[Self]) -> Self:
+        return replace(
+            pieces[0],
+            data=torch.cat([piece.data for piece in pieces]),
+            scale=torch.cat([piece.scale for piece in pieces]),
+            offset=_together([piece.offset for piece in pieces]),
+            sub_scale=_together([piece.sub_scale for piece in pieces]),
+            sub_offset=_together([piece.sub_offset for piece in pieces]),
+        )
+
 
 def _unpaired(data: torch.Tensor) -> torch.Tensor:
     """uint8 [N, K / 2], the low nibble first -> uint8 [N, K]."""
@@ -111,20 +130,12 @@ def load_matrix(
     pack: makes the form that kernels want of a quantized one, or returns None for what it has no form for.
     """
     if not isinstance(weights, WeightPieces):
-        weight = weights[name]
-        return (pack and _packed(weight, device, pack)) or _placed(weight, device)
-    if pack is not None and weights.piece(name, 0, 1).layout not in _DENSE:
-        packed = _packed(weights[name], device, pack)
-        if packed is not None:
-            return packed
+        return _placed(weights[name], device, pack)
     rows, columns = weights.shape(name)
     step = max(1, PIECE_BYTES // max(1, 4 * columns))
-    pieces = [_placed(weights.piece(name, start, min(start + step, rows)), device) for start in range(0, rows, step)]
-    return pieces[0] if len(pieces) == 1 else _joined(pieces)
-
-
-def _packed(weight: CanonicalWeight, device: Device, pack: Pack) -> DeviceMatrix | None:
-    return None if weight.layout in _DENSE else pack(weight, device)
+    starts = range(0, rows, step)
+    pieces = [_placed(weights.piece(name, start, min(start + step, rows)), device, pack) for start in starts]
+    return pieces[0] if len(pieces) == 1 else type(pieces[0]).joined(pieces)
 
 
 def load_vector(weight: CanonicalWeight, device: Device) -> torch.Tensor:
@@ -132,11 +143,14 @@ def load_vector(weight: CanonicalWeight, device: Device) -> torch.Tensor:
     return device.put(weight.data.astype(np.float32)).reshape(weight.out_features, weight.in_features)
 
 
-def _placed(weight: CanonicalWeight, device: Device) -> DeviceMatrix:
+def _placed(weight: CanonicalWeight, device: Device, pack: Pack | None) -> DeviceMatrix:
     if weight.layout in _DENSE:
         data = weight.data.view(np.int16) if weight.layout is Layout.BF16 else weight.data
         values = device.put(data).view(_DENSE[weight.layout])
         return DenseMatrix(values.reshape(weight.out_features, weight.in_features))
+    packed = None if pack is None else pack(weight, device)
+    if packed is not None:
+        return packed
     assert weight.scale is not None, "codes have scales"
     assert weight.group_size is not None, "codes have groups"
     offset, sub_scale, sub_offset = (
@@ -147,24 +161,6 @@ def _placed(weight: CanonicalWeight, device: Device) -> DeviceMatrix:
     codes, scale = (device.put(part.reshape(weight.out_features, -1)) for part in (weight.data, weight.scale))
     sizes = (weight.layout, weight.in_features, weight.group_size, weight.sub_group_size)
     return QuantizedMatrix(*sizes, codes, scale, offset, sub_scale, sub_offset, book)
-
-
-def _joined(pieces: list[DeviceMatrix]) -> DeviceMatrix:
-    dense = [piece for piece in pieces if isinstance(piece, DenseMatrix)]
-    if dense:
-        return DenseMatrix(torch.cat([piece.values for piece in dense]))
-    coded = [piece for piece in pieces if isinstance(piece, QuantizedMatrix)]
-    first = coded[0]
-    sizes = (first.layout, first.columns, first.group_size, first.sub_group_size)
-    return QuantizedMatrix(
-        *sizes,
-        torch.cat([piece.data for piece in coded]),
-        torch.cat([piece.scale for piece in coded]),
-        _together([piece.offset for piece in coded]),
-        _together([piece.sub_scale for piece in coded]),
-        _together([piece.sub_offset for piece in coded]),
-        first.book,
-    )
 
 
 def _together(parts: list[torch.Tensor | None]) -> torch.Tensor | None:

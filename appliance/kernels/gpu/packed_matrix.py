@@ -1,6 +1,8 @@
 """A quantized matrix in the words that Triton's kernels multiply."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 
@@ -36,6 +38,10 @@ class PackedMatrix:
         out = torch.empty(count, weight.in_features, dtype=dtype, device=weight.words.device)
         dequantize(weight, out, ids)
         return out
+
+    @classmethod
+    def joined(cls, pieces: Sequence[Self]) -> Self:
+        return cls(PackedQuantized.joined([piece.packed for piece in pieces]))
 
 
 def packed_matrix(weight: CanonicalWeight, device: Device) -> PackedMatrix | None:

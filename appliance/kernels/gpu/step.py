@@ -1,8 +1,7 @@
 """What an operator's implementation sees of a step: its slots, weights, caches, states and inputs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 
@@ -30,24 +29,20 @@ class BoundModel:
     caches: list[PagedCache]
     states: list[torch.Tensor]
     adapters: DeviceAdapters | None
-    kit: Any = None  # a TritonKit, where Triton runs operators
+    kit: object  # what the functions of exchanged parts need (parts.Kit)
 
 
-@dataclass(frozen=True, slots=True)
 class DeviceStep:
     """One step: its arrays, and the live rows of every slot."""
 
-    bound: BoundModel
-    arrays: StepArrays
-    rows: Mapping[Extent, int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        rows = {Extent.TOKENS: len(self.arrays.token_ids), Extent.SAMPLED: len(self.arrays.sampled_rows)}
-        object.__setattr__(self, "rows", rows)
+    def __init__(self, bound: BoundModel, arrays: StepArrays) -> None:
+        self.bound = bound
+        self.arrays = arrays
+        self._rows = {Extent.TOKENS: len(arrays.token_ids), Extent.SAMPLED: len(arrays.sampled_rows)}
 
     def slot(self, slot: Slot) -> torch.Tensor:
         """Returns the live rows of a slot, [rows, width]."""
-        return self.bound.buffers[slot.index][: self.rows[slot.extent]]
+        return self.bound.buffers[slot.index][: self._rows[slot.extent]]
 
     def span(self, span: Span) -> torch.Tensor:
         """Returns the live rows of a span, [rows, width]."""
@@ -56,11 +51,6 @@ class DeviceStep:
     def vector(self, name: str) -> torch.Tensor:
         """Returns a vector, f32 [N * K]."""
         return self.bound.vectors[name].flatten()
-
-    @property
-    def kit(self) -> Any:
-        """Returns the TritonKit. Only operators that Triton runs ask for it, as its module imports triton."""
-        return self.bound.kit
 
     def sequence_of(self, extent: Extent) -> torch.Tensor:
         """Returns the sequence of each live row, int32 [rows]."""

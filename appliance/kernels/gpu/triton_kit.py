@@ -1,8 +1,9 @@
 """What Triton's kernels need beside a step: the GPU's generation, their tiles, and memory for what they share out.
 
-All is decided while a program is bound, by tables, so that no start tunes and no step allocates.
+All is decided by tables, so that no start tunes. Shares and experts get their memory while a program is bound.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -108,7 +109,7 @@ class TritonKit:
             return choose_decode(*sizes, *most, self.batch_invariant)
 
         prefill = choose_prefill(op.head_dim, op.value_width, self._limits.block_size, self._dtype, self.arch)
-        return AttentionPlan(options, decode, prefill)
+        return AttentionPlan(options, functools.cache(decode), prefill)
 
     def _attention_numbers(self, op: PagedAttention) -> int:
         """Returns the f32 numbers that decode attention needs for any number of sequences."""

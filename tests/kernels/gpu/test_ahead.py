@@ -40,6 +40,15 @@ def test_a_step_that_was_not_to_be_leaves_no_trace(executable: GpuExecutable) ->
     np.testing.assert_array_equal(logits_of(executable, inputs), want, "another one was started")
 
 
+def test_blocks_that_are_copied_end_it(executable: GpuExecutable) -> None:
+    inputs = decodes(1, 2, 3)
+    executable.start(inputs)
+    executable.copy_blocks([(30, 9)])
+    found = logits_of(executable, inputs)
+    np.testing.assert_array_equal(found, logits_of(executable, decodes(1, 2, 3)))
+    assert not np.array_equal(found[0], found[1])
+
+
 def test_bad_inputs_are_refused_at_once(executable: GpuExecutable) -> None:
     with pytest.raises(StepError, match="vocabulary"):
         executable.start(decodes(1, 2, VOCABULARY))

@@ -8,6 +8,7 @@ import torch
 
 from appliance.catalog.formats import WeightForm
 from appliance.checkpoint.read import read_model_facts
+from appliance.kernels.gpu import matrices
 from appliance.kernels.gpu.kernel_set import GpuKernelSet
 from tests.models.tiny import VOCAB_SIZE, make_tiny
 from tests.parity.harness import Driver, bind, execution_of, precision
@@ -34,8 +35,11 @@ def test_logits_are_those_of_transformers(family: str, with_triton: GpuKernelSet
         np.testing.assert_allclose(logits, expected[end - 1], rtol=3e-4, atol=3e-4)
 
 
-def test_quantized_weights_are_multiplied_as_they_are(with_triton: GpuKernelSet, tmp_path: Path) -> None:
-    """Groups of int4 with offsets: the same numbers as the executor's that makes floats of them."""
+def test_quantized_weights_are_multiplied_as_they_are(
+    with_triton: GpuKernelSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Groups of int4 with offsets, read in pieces: the same numbers as the executor's that makes floats of them."""
+    monkeypatch.setattr(matrices, "PIECE_BYTES", 4096)
     make_tiny("llama", tmp_path)
     facts = read_model_facts(tmp_path)
     form = WeightForm("int4", group_size=32, has_offset=True)

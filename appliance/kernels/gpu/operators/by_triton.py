@@ -14,13 +14,18 @@ from appliance.kernels.gpu.triton.attention_decode import decode_attention
 from appliance.kernels.gpu.triton.attention_prefill import prefill_attention
 from appliance.kernels.gpu.triton.experts import mixture
 from appliance.kernels.gpu.triton.gather import gather_rows as gather
-from appliance.kernels.gpu.triton.linear import LinearTile, few_rows, gemv
+from appliance.kernels.gpu.triton.linear import few_rows, gemv
 from appliance.kernels.gpu.triton.linear_tiles import choose_linear
 from appliance.kernels.gpu.triton.quantized import choose_quantized, dequantize, quantized_gemv, quantized_rows
 from appliance.kernels.gpu.triton_experts import expert_options
 from appliance.kernels.gpu.triton_kit import TritonKit
 from appliance.program import operators as ops
 from appliance.program.routing import Experts
+
+
+def _kit(step: DeviceStep) -> TritonKit:
+    assert isinstance(step.bound.kit, TritonKit), "a set with these functions has it"
+    return step.bound.kit
 
 
 def _vector(name: str | None, step: DeviceStep) -> torch.Tensor | None:
@@ -56,7 +61,7 @@ def kv_write(op: ops.KvWrite, step: DeviceStep) -> None:
 
 def paged_attention(op: ops.PagedAttention, step: DeviceStep) -> None:
     """Sequences with one new token and those with more are two kernels over one batch."""
-    cache, arrays, kit = step.bound.caches[op.cache], step.arrays, step.kit
+    cache, arrays, kit = step.bound.caches[op.cache], step.arrays, _kit(step)
     plan, tables, out = kit.attention(op), arrays.block_tables[cache.group], step.slot(op.out)
     q, tiles = step.span(op.q), arrays.tiles[plan.prefill.rows]
     if arrays.has_single:
@@ -74,38 +79,31 @@ def paged_attention(op: ops.PagedAttention, step: DeviceStep) -> None:
 
 def linear(op: ops.Linear, step: DeviceStep) -> None:
     """Products of many rows are the vendor's library's."""
-    matrix, kit = step.bound.matrices[op.weight], step.kit
     rows = len(step.slot(op.x.slot))
     if rows == 0:
         return
+    matrix, kit = step.bound.matrices[op.weight], _kit(step)
     if isinstance(matrix, PackedMatrix):
         kernel, tile = choose_quantized(matrix.packed, rows, kit.arch, kit.num_processors, kit.batch_invariant)
     elif isinstance(matrix, DenseMatrix):
         sizes = (*matrix.shape, rows, matrix.values.dtype, kit.arch, kit.num_processors)
         kernel, tile = choose_linear(*sizes, kit.batch_invariant)
     else:
-        kernel = "library"
+        dense.linear(op, step)
+        return
+    x, out, parts = step.span(op.x), step.span(op.out), kit.parts(tile.splits, rows, op.out.width)
+    rest = (tile, _vector(op.bias, step), op.activation, op.accumulate)
     if kernel == "library":
         dense.linear(op, step)
-    else:
-        _few_rows(op, kernel, tile, kit, step)
-
-
-def _few_rows(op: ops.Linear, kernel: str, tile: LinearTile, kit: TritonKit, step: DeviceStep) -> None:
-    x, out, bias, matrix = step.span(op.x), step.span(op.out), _vector(op.bias, step), step.bound.matrices[op.weight]
-    rest = (tile, bias, op.activation, op.accumulate)
-    parts = kit.parts(tile.splits, *out.shape)
-    if isinstance(matrix, PackedMatrix):
+    elif isinstance(matrix, PackedMatrix):
         if kernel == "gemv":
             quantized_gemv(x, matrix.packed, out, *rest)
         else:
             quantized_rows(x, matrix.packed, out, *rest, parts)
-        return
-    assert isinstance(matrix, DenseMatrix), "a matrix is dense or packed"
-    if kernel == "gemv":
+    elif kernel == "gemv":
         gemv(x, matrix.values, out, *rest)
-        return
-    few_rows(x, matrix.values, out, *rest, parts)
+    else:
+        few_rows(x, matrix.values, out, *rest, parts)
 
 
 def activation(op: ops.Activation, step: DeviceStep) -> None:
@@ -124,13 +122,13 @@ def gather_rows(op: ops.GatherRows, step: DeviceStep) -> None:
 
 
 def experts(op: Experts, step: DeviceStep) -> None:
-    x, kit = step.slot(op.x), step.kit
+    x, kit = step.slot(op.x), _kit(step)
     matrices = kit.expert_matrices(op, step.bound.matrices)
     if matrices is None or len(x) == 0:
         loops.experts(op, step)
         return
     chosen, factors, out = (step.slot(slot) for slot in (op.experts, op.factors, op.out))
-    mixture(x, chosen, factors.float(), matrices, expert_options(op), out, kit.experts(op, len(x)))
+    mixture(x, chosen, factors, matrices, expert_options(op), out, kit.experts(op, len(x)))
 
 
 def embed(op: ops.Embed, step: DeviceStep) -> None:

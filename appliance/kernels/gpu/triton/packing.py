@@ -5,6 +5,7 @@ C = 32 / bits codes of one unit: code j of its word i, lowest bits first, is col
 words that lie together need inputs that lie together, and all codes of a word share a scale.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
@@ -58,6 +59,15 @@ class PackedQuantized:
         """Returns rows [start, stop), of the same memory."""
         own = {name: tensor[start:stop] for name, tensor in self._tensors().items() if name != "book"}
         return replace(self, out_features=stop - start, **own)
+
+    @classmethod
+    def joined(cls, pieces: "Sequence[PackedQuantized]") -> "PackedQuantized":
+        """Returns the matrix whose rows are those of the pieces, one after the other."""
+        first = pieces[0]
+        own: dict[str, Any] = {
+            name: torch.cat([getattr(piece, name) for piece in pieces]) for name in first._tensors() if name != "book"
+        }
+        return replace(first, out_features=sum(piece.out_features for piece in pieces), **own)
 
     def _tensors(self) -> dict[str, Any]:
         values = {each.name: getattr(self, each.name) for each in fields(self)}
