@@ -1,13 +1,11 @@
 """Parts of pass `memory`: the block size, from the kernels that read the blocks, and what is done with the blocks."""
 
-from typing import Literal
-
 from appliance.base.units import format_size
 from appliance.catalog.kernel_sets import KernelSetFacts
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
 from appliance.plan.memory import PlannedMemory
-from appliance.plan.types import CachePlan, PoolingPlan
+from appliance.plan.types import CachePlan, HashAlgorithm, PoolingPlan
 
 AUTO_PREFAULT_BYTES = 256 << 20
 
@@ -66,6 +64,7 @@ def _prefault_blocks(inputs: PlanInputs, memory: PlannedMemory, ledger: Ledger) 
     return ledger.decide(path, blocks, "computed", f"{format_size(AUTO_PREFAULT_BYTES)}, within the cache")
 
 
-def _hash_algorithm(inputs: PlanInputs) -> Literal["sha256", "builtin"]:
+def _hash_algorithm(inputs: PlanInputs) -> HashAlgorithm:
     """Other algorithms were refused as not built."""
-    return "builtin" if inputs.spec.cache.hash_algorithm == "builtin" else "sha256"
+    wanted = inputs.spec.cache.hash_algorithm
+    return wanted if wanted == "builtin" or wanted == "sha256_cbor" else "sha256"

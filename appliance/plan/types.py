@@ -22,6 +22,7 @@ VectorActivation = Literal["none", "normalize", "sigmoid", "softmax"]
 DraftMethod = Literal["ngram", "suffix", "custom_class", "draft_model", "mtp", "eagle", "eagle3"]
 HEAD_METHODS: tuple[DraftMethod, ...] = ("mtp", "eagle", "eagle3")  # that read states of the model
 MODEL_METHODS: tuple[DraftMethod, ...] = ("draft_model", *HEAD_METHODS)  # that take time, between two steps
+HashAlgorithm = Literal["sha256", "sha256_cbor", "builtin"]
 SourceKind = Literal["spec", "override", "profile", "model", "hardware", "computed", "default"]
 
 
@@ -203,7 +204,7 @@ class CachePlan(msgspec.Struct, frozen=True, kw_only=True):
     num_blocks: int
     prefault_blocks: int = 0  # made resident ahead of their use, by an idle engine
     prefix_caching: bool
-    hash_algorithm: Literal["sha256", "builtin"]
+    hash_algorithm: HashAlgorithm
     num_snapshots: int | None = None  # of recurrent states; None for a model that has none
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from appliance.engine.core.block_pool import BlockPool, OutOfBlocksError
-from appliance.engine.core.prefix_cache import BuiltinHasher, Hasher, Sha256Hasher
+from appliance.engine.core.prefix_cache import HASHERS, Hasher, Sha256CborHasher
 
 
 def test_least_recently_freed_goes_first_and_deepest_first_among_equals() -> None:
@@ -75,14 +75,27 @@ def test_invariants_catch_a_leak() -> None:
         pool.check_invariants([])
 
 
-@pytest.mark.parametrize("hasher", [BuiltinHasher(), Sha256Hasher()])
+@pytest.mark.parametrize("hasher", [make() for make in HASHERS.values()], ids=HASHERS)
 def test_hash_chains_tell_prefixes_and_namespaces_apart(hasher: Hasher) -> None:
-    roots = {hasher.root(*names) for names in ((None, None), ("a", None), (None, "a"), ("a", "a"), (None, ""))}
-    assert len(roots) == 5
-    root = hasher.root(None, None)
-    one = hasher.extend(root, [1, 2])
-    assert one == hasher.extend(root, [1, 2])
-    assert len({one, hasher.extend(root, [2, 1]), hasher.extend(one, [1, 2]), hasher.extend(one, [3, 4])}) == 4
+    names = ((None, None), ("a", None), (None, "a"), ("a", "a"), (None, ""))
+    assert len({hasher.first(*each, [1, 2]) for each in names}) == 5
+    one = hasher.first(None, None, [1, 2])
+    assert one == hasher.first(None, None, [1, 2])
+    assert len({one, hasher.first(None, None, [2, 1]), hasher.extend(one, [1, 2]), hasher.extend(one, [3, 4])}) == 4
+
+
+def test_hashes_of_sha256_cbor_are_those_of_vllm() -> None:
+    """What sha256 gives of cbor2.dumps(..., canonical=True) of the tuples that vLLM's hash_block_tokens has under
+    PYTHONHASHSEED=0: (parent or sha256 of cbor of "0", tokens, (salt,) or None)."""
+    hasher = Sha256CborHasher()
+    one = hasher.first(None, None, [1, 0x17, 0x18, 0xFFF, 0x25100])
+    two = hasher.extend(one, [5, 1 << 20])
+    salted = hasher.first(None, "salt", [1])
+    assert [each.hex() for each in (one, two, salted) if isinstance(each, bytes)] == [
+        "4ea404903b120749a5a10606310880845b97413f7299aab8afae891a5cc06a7c",
+        "1876437380ae1cdbd7cb6a4f4bd7c153d3c33694778723f022637473f2ed6e03",
+        "e4065caeb2fa78fca629f5e52d4169fa57ac68190df88518f2ca79ac00e88d72",
+    ]
 
 
 def test_memory_is_touched_once() -> None:

@@ -44,7 +44,7 @@ def configs(draw: st.DrawFn) -> SchedulerConfig:
         windows=windows,
         num_snapshots=draw(st.sampled_from([None, 0, 1, 2, 5])) if windows else draw(st.sampled_from([0, 1, 4])),
         expected_output=draw(st.sampled_from([0, 4, 128])),
-        hash_algorithm=draw(st.sampled_from(["builtin", "sha256"])),
+        hash_algorithm=draw(st.sampled_from(["builtin", "sha256", "sha256_cbor"])),
         target_step_s=draw(st.sampled_from([None, 0.02, 0.2])),
         late_share=draw(st.sampled_from([0.0, 0.04, 1.0])),
     )

@@ -6,7 +6,7 @@ from typing import Literal, Self
 from appliance.catalog.pooling import PoolingKind
 from appliance.engine.core.step_costs import ExpertReads
 from appliance.engine.messages import SpeculationCaps
-from appliance.plan.types import EnginePlan
+from appliance.plan.types import EnginePlan, HashAlgorithm
 from appliance.program.kv_blocks import longest_held
 from appliance.program.state_slots import num_slots
 
@@ -27,7 +27,7 @@ class SchedulerConfig:
     long_prefill_token_threshold: int = 0
     policy: Literal["fcfs", "priority"] = "fcfs"
     prefix_caching: bool = True
-    hash_algorithm: Literal["sha256", "builtin"] = "builtin"
+    hash_algorithm: HashAlgorithm = "builtin"
     max_waiting: int | None = None
     windows: tuple[int | None, ...] = (
         None,

@@ -372,19 +372,20 @@ class KvManager:
     def _lookup(self, sequence: Sequence, group: int, index: int) -> int | None:
         return self.pool.lookup(_name(group, self._hash(sequence, index)))
 
-    def _root(self, sequence: Sequence) -> BlockHash:
+    def _first_hash(self, sequence: Sequence, token_ids: Many[int]) -> BlockHash:
         assert self._hasher is not None
         request = sequence.request
         adapter = None if request.adapter is None else request.adapter.namespace
-        return self._hasher.root(adapter, request.message.cache_salt)
+        return self._hasher.first(adapter, request.message.cache_salt, token_ids)
 
     def _hash(self, sequence: Sequence, index: int) -> BlockHash:
         hashes = sequence.block_hashes
         assert self._hasher is not None
         while len(hashes) <= index:
             at = len(hashes) * self.block_size
-            parent = hashes[-1] if hashes else self._root(sequence)
-            hashes.append(self._hasher.extend(parent, sequence.tokens[at : at + self.block_size]))
+            token_ids = sequence.tokens[at : at + self.block_size]
+            following = self._hasher.extend(hashes[-1], token_ids) if hashes else self._first_hash(sequence, token_ids)
+            hashes.append(following)
         return hashes[index]
 
 

@@ -3,15 +3,17 @@
 from array import array
 from collections.abc import Callable, Sequence
 from hashlib import sha256
-from typing import Literal, Protocol
+from typing import Protocol
 
+from appliance.base.cbor import cbor
 from appliance.engine.core.block_pool import BlockHash
+from appliance.plan.types import HashAlgorithm
 
 
 class Hasher(Protocol):
-    """`root` hashes the empty prefix of a namespace; `extend` hashes a prefix that is one block longer."""
+    """`first` hashes the first block of a namespace; `extend` hashes a prefix that is one block longer."""
 
-    def root(self, adapter: str | None, salt: str | None) -> BlockHash: ...
+    def first(self, adapter: str | None, salt: str | None, token_ids: Sequence[int]) -> BlockHash: ...
 
     def extend(self, parent: BlockHash, token_ids: Sequence[int]) -> BlockHash: ...
 
@@ -19,8 +21,8 @@ class Hasher(Protocol):
 class BuiltinHasher:
     """Python's tuple hash: 64 bits, fast, not proof against a deliberate collision."""
 
-    def root(self, adapter: str | None, salt: str | None) -> BlockHash:
-        return hash((adapter, salt))
+    def first(self, adapter: str | None, salt: str | None, token_ids: Sequence[int]) -> BlockHash:
+        return self.extend(hash((adapter, salt)), token_ids)
 
     def extend(self, parent: BlockHash, token_ids: Sequence[int]) -> BlockHash:
         return hash((parent, tuple(token_ids)))
@@ -29,16 +31,39 @@ class BuiltinHasher:
 class Sha256Hasher:
     """SHA-256 of the parent's digest and the tokens as 32-bit words."""
 
-    def root(self, adapter: str | None, salt: str | None) -> BlockHash:
+    def first(self, adapter: str | None, salt: str | None, token_ids: Sequence[int]) -> BlockHash:
         digest = sha256(b"appliance-prefix-v1")
         for part in (adapter, salt):
             encoded = b"-" if part is None else b"+" + part.encode()
             digest.update(len(encoded).to_bytes(8, "little") + encoded)
-        return digest.digest()
+        return self.extend(digest.digest(), token_ids)
 
     def extend(self, parent: BlockHash, token_ids: Sequence[int]) -> BlockHash:
         assert isinstance(parent, bytes)
         return sha256(parent + array("I", token_ids).tobytes()).digest()
 
 
-HASHERS: dict[Literal["sha256", "builtin"], Callable[[], Hasher]] = {"sha256": Sha256Hasher, "builtin": BuiltinHasher}
+class Sha256CborHasher:
+    """vLLM's `sha256_cbor`: SHA-256 of the canonical CBOR of (parent, tokens, extra keys), the same in any process.
+
+    The parent of a first block is the hash that vLLM has under PYTHONHASHSEED=0. A first block's salt is an extra key,
+    as there. So is an adapter, by its digest in an array of its own, which no salt equals; vLLM has its name there, so
+    hashes of adapters differ.
+    """
+
+    def __init__(self) -> None:
+        self._none = sha256(cbor("0")).digest()
+
+    def first(self, adapter: str | None, salt: str | None, token_ids: Sequence[int]) -> BlockHash:
+        keys = (*(() if adapter is None else ((adapter,),)), *(() if salt is None else (salt,)))
+        return sha256(cbor((self._none, tuple(token_ids), keys or None))).digest()
+
+    def extend(self, parent: BlockHash, token_ids: Sequence[int]) -> BlockHash:
+        return sha256(cbor((parent, tuple(token_ids), None))).digest()
+
+
+HASHERS: dict[HashAlgorithm, Callable[[], Hasher]] = {
+    "sha256": Sha256Hasher,
+    "sha256_cbor": Sha256CborHasher,
+    "builtin": BuiltinHasher,
+}

@@ -39,10 +39,12 @@ class CacheSection(Section):
     prefix_caching: bool = field(
         True, "Keep finished blocks for prompts that begin alike.", vllm="enable_prefix_caching"
     )
-    hash_algorithm: Literal["sha256", "builtin", "sha256_cbor_64bit"] = field(
+    hash_algorithm: Literal["sha256", "sha256_cbor", "builtin", "sha256_cbor_64bit", "xxhash", "xxhash_cbor"] = field(
         "sha256",
-        "Hash of block contents: sha256 cannot be made to collide; builtin is faster.",
-        built_values=("sha256", "builtin"),
+        "Hash of block contents: sha256 cannot be made to collide; sha256_cbor neither, and its hashes are those of "
+        "vLLM under PYTHONHASHSEED=0; builtin is faster. Whoever chooses prompts can make xxhash and 64 bits collide, "
+        "and would be served from another's blocks, so they are refused.",
+        built_values=("sha256", "sha256_cbor", "builtin"),
         vllm="prefix_caching_hash_algo",
     )
     state_snapshots: Auto[NonNegativeInt] = field(
