@@ -1,4 +1,4 @@
-"""The plan's decisions for running a program: the sizes of its steps, its arithmetic, and its placement."""
+"""The plan's decisions for running a program: the sizes of its steps, its arithmetic, its placement, its graphs."""
 
 from dataclasses import dataclass
 
@@ -38,9 +38,22 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
+class Graphs:
+    """The sizes of steps that are captured as graphs; without any, every step runs operator by operator.
+
+    decode: numbers of sequences that each have one new token; the whole step is one graph. tokens: numbers of new
+    tokens of other steps, of which what lies between attention operators is captured. Both are in rising order.
+    """
+
+    decode: tuple[int, ...] = ()
+    tokens: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Execution:
     """The arguments of binding a program, beside its weights."""
 
     limits: ExecutionLimits
     numerics: Numerics
     placement: Placement
+    graphs: Graphs = Graphs()

@@ -138,7 +138,7 @@ class StepInputs:
 
 class Executable(Protocol):
     """A bound program with its weights, activations, KV cache and states. Some sets also implement the protocols
-    `Eager`, `Screened`, `Lazy` and `Profiled`."""
+    `Eager`, `Screened`, `Lazy`, `Graphed` and `Profiled`."""
 
     def run(self, inputs: StepInputs) -> Logits:
         """Runs one step; the logits of its R rows are valid until the next call. Raises StepError, before anything has
@@ -192,6 +192,28 @@ class Lazy(Protocol):
 
     def prefault(self, block: int) -> None:
         """Makes all memory of a block resident, without changing its content."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphReport:
+    """The graphs of a set: sizes of steps that are captured, of those that are planned, and what capturing took."""
+
+    num_captured: int = 0
+    num_planned: int = 0
+    seconds: float = 0.0
+
+
+@runtime_checkable
+class Graphed(Protocol):
+    """A set that captures steps as graphs. It does so by itself while steps run; an idle engine asks for more."""
+
+    def capture_next(self) -> bool:
+        """Captures one more of the planned sizes, while no step runs or was started. Returns False if all are
+        captured."""
+
+    @property
+    def graphs(self) -> GraphReport:
+        """What is captured by now."""
 
 
 @runtime_checkable

@@ -1,6 +1,8 @@
 """The device on which a GPU set runs: a GPU, or torch's CPU device, which runs the same code in tests."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -57,6 +59,52 @@ class Device:
         """Waits until all work that was given to the device has ended."""
         if self.is_gpu:
             torch.cuda.synchronize(self.name)
+
+    def graphs(self) -> "GraphMemory":
+        """Returns the memory of the graphs of one program."""
+        return CapturedGraphs(self.name) if self.is_gpu else KeptCalls()
+
+
+Replay = Callable[[], None]
+
+
+class GraphMemory(Protocol):
+    """Captures work of a device, so that it is given to the device again by one call."""
+
+    def capture(self, work: Callable[[], None]) -> Replay:
+        """Calls `work` once, whose kernels do not run now, and returns what runs them. They always read and write the
+        memory that they had when they were captured, so `work` must not ask the device for numbers."""
+
+
+class KeptCalls:
+    """On torch's CPU device a graph is the work itself, called again: the same calls over the same memory."""
+
+    def capture(self, work: Callable[[], None]) -> Replay:
+        return work
+
+
+class CapturedGraphs:
+    """Graphs of a GPU, all in one pool of memory."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves its types out
+        self._pool = torch.cuda.graph_pool_handle()
+        # A pool is freed with its last graph, so one graph that is never replayed keeps it.
+        self._first = self._captured(lambda: torch.zeros(1, device=device))
+
+    def capture(self, work: Callable[[], None]) -> Replay:
+        return self._captured(work).replay
+
+    def _captured(self, work: Callable[[], object]) -> torch.cuda.CUDAGraph:
+        """The stream of the steps goes on meanwhile: work that is running is not waited for."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(self._stream):
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                work()
+            finally:
+                graph.capture_end()
+        return graph
 
 
 class DeviceEvent:

@@ -1,11 +1,12 @@
 """The inputs of a step on the device: one buffer, filled by one copy.
 
-The arrays of a step lie one behind the other, each at a multiple of 64 bytes; where they lie depends on the sizes of
-the step alone. So a graph that was captured for some sizes finds them where every later step of these sizes puts them.
+The arrays of a step lie one behind the other, each at a multiple of 64 bytes. The sampled rows have a fixed place, and
+where the others lie depends on the sizes of the step alone, arrays of tokens first. So a graph that was captured for
+some sizes finds them where every later step of these sizes puts them.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ import torch
 from appliance.kernels.errors import StepError
 from appliance.kernels.execution import ExecutionLimits
 from appliance.kernels.gpu.device import Device
+from appliance.kernels.gpu.shapes import StepShape
 from appliance.kernels.gpu.tiles import num_prefill_tiles, prefill_tiles
 from appliance.kernels.interface import StepInputs
 
@@ -22,10 +24,12 @@ _ALIGNMENT = 64  # bytes; Triton compiles other code for pointers that are not m
 
 @dataclass(frozen=True, slots=True)
 class StepArrays:
-    """A step's arrays on the device, as in StepInputs, and the same on the host. sequence_of: int32 [T], the sequence
-    of each token."""
+    """A step's arrays on the device, as in StepInputs, padded to `shape`, and the step itself on the host. Tokens that
+    pad a step are stored nowhere, and sequences that pad it are empty. sequence_of: int32 [T], the sequence of each
+    token."""
 
     host: StepInputs
+    shape: StepShape
     token_ids: torch.Tensor
     positions: torch.Tensor
     token_types: torch.Tensor
@@ -38,6 +42,42 @@ class StepArrays:
     has_single: bool  # some sequence has one new token
     tiles: Mapping[int, torch.Tensor]  # int32 [tiles, 2] of the other sequences, by the rows of a tile (prefill_tiles)
 
+    def unpadded(self) -> "StepArrays":
+        """Returns the arrays of the step's own tokens and sampled rows."""
+        tokens, rows = len(self.host.token_ids), len(self.host.sampled_rows)
+        return replace(
+            self,
+            shape=StepShape.of(self.host),
+            token_ids=self.token_ids[:tokens],
+            positions=self.positions[:tokens],
+            token_types=self.token_types[:tokens],
+            sequence_of=self.sequence_of[:tokens],
+            slot_mapping=self.slot_mapping[:, :tokens],
+            sampled_rows=self.sampled_rows[:rows],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Array:
+    """One array, the shape to which it is padded, and the number that pads it; None: what was there before, which is
+    not read."""
+
+    name: str
+    values: np.ndarray
+    shape: tuple[int, ...]
+    padding: int | None = 0
+
+    @property
+    def size_bytes(self) -> int:
+        return 4 * int(np.prod(self.shape))
+
+    def store(self, memory: np.ndarray) -> None:
+        """Writes the padded array to bytes of that size."""
+        target = memory.view(np.int32).reshape(self.shape)
+        if self.values.shape != self.shape and self.padding is not None:
+            target.fill(self.padding)
+        target[tuple(map(slice, self.values.shape))] = self.values
+
 
 class InputBuffer:
     """The buffers, for the largest step."""
@@ -45,10 +85,11 @@ class InputBuffer:
     def __init__(self, limits: ExecutionLimits, num_groups: int, device: Device, tile_rows: Sequence[int] = ()) -> None:
         """tile_rows: the sizes of tiles in which kernels want the tokens of sequences that have several."""
         tokens, seqs = limits.max_num_batched_tokens, limits.max_num_seqs
-        most_blocks = -(-limits.max_model_len // limits.block_size) + SPARE_COLUMNS
-        numbers = tokens * (4 + num_groups) + 2 * seqs + 1 + num_groups * seqs * most_blocks + limits.max_num_sampled
+        self._most_blocks = -(-limits.max_model_len // limits.block_size) + SPARE_COLUMNS
+        self._max_num_sampled = limits.max_num_sampled
+        numbers = tokens * (4 + num_groups) + 2 * seqs + 1 + num_groups * seqs * self._most_blocks
         numbers += sum(2 * num_prefill_tiles(tokens, seqs, rows) for rows in tile_rows)
-        size = 4 * numbers + (9 + len(tile_rows)) * _ALIGNMENT
+        size = 4 * (numbers + limits.max_num_sampled) + (9 + len(tile_rows)) * _ALIGNMENT
         self._staging, self._buffer = device.staging(size), device.zeros(size, dtype=torch.uint8)
         self._host = self._staging.numpy()
         self._num_groups, self._tile_rows = num_groups, tuple(tile_rows)
@@ -58,46 +99,58 @@ class InputBuffer:
     def size_bytes(self) -> int:
         return self._buffer.nbytes
 
-    def load(self, inputs: StepInputs) -> StepArrays:
-        """Copies the arrays of a step to the device. It does not wait for the copy: the next call may.
+    def load(self, inputs: StepInputs, shape: StepShape | None = None) -> StepArrays:
+        """Copies the arrays of a step to the device, padded to a shape. It does not wait for the copy: the next call
+        may.
 
         Raises StepError if the step is larger than the buffers.
         """
-        counts = np.diff(inputs.query_start)
-        arrays = {
-            **_arrays_of(inputs, counts, self._num_groups),
-            **{str(rows): prefill_tiles(inputs.query_start, rows) for rows in self._tile_rows},
-        }
-        if sum(4 * array.size + _ALIGNMENT for array in arrays.values()) > len(self._host):
+        shape = shape or StepShape.of(inputs)
+        arrays = self._arrays_of(inputs, shape)
+        if sum(array.size_bytes + _ALIGNMENT for array in arrays) > len(self._host):
             raise StepError("the arrays of a step are larger than its limits allow")
         self._copied.wait()  # the host's memory is free again only then
-        places: dict[str, slice] = {}
+        placed: dict[str, torch.Tensor] = {}
         end = 0
-        for name, array in arrays.items():
-            places[name] = slice(end, end + 4 * array.size)
-            self._host[places[name]].view(np.int32)[:] = array.reshape(-1)
-            end = -(-places[name].stop // _ALIGNMENT) * _ALIGNMENT
+        for array in arrays:
+            place = slice(end, end + array.size_bytes)
+            array.store(self._host[place])
+            placed[array.name] = self._buffer[place].view(torch.int32).view(array.shape)
+            end = -(-place.stop // _ALIGNMENT) * _ALIGNMENT
         self._buffer[:end].copy_(self._staging[:end], non_blocking=True)
         self._copied.record()
-        placed = {
-            name: self._buffer[places[name]].view(torch.int32).view(array.shape) for name, array in arrays.items()
-        }
         tiles = {rows: placed.pop(str(rows)) for rows in self._tile_rows}
-        return StepArrays(inputs, **placed, has_single=bool((counts == 1).any()), tiles=tiles)
+        placed["sampled_rows"] = placed["sampled_rows"][: shape.num_rows]
+        has_single = bool((np.diff(inputs.query_start) == 1).any()) or shape.is_decode
+        return StepArrays(inputs, shape, **placed, has_single=has_single, tiles=tiles)
+
+    def _arrays_of(self, inputs: StepInputs, shape: StepShape) -> list[_Array]:
+        """Returns the arrays by their fields of StepArrays, for the groups that the program has, in their order."""
+        counts, groups = np.diff(inputs.query_start), self._num_groups
+        own = StepShape.of(inputs)
+        tokens, starts = (shape.num_tokens,), inputs.query_start
+        sequence_of = np.repeat(np.arange(own.num_seqs, dtype=np.int32), counts)
+        columns = inputs.block_tables.shape[2]
+        if shape.is_decode:  # a sequence that pads the step has one token, as all others have
+            sequence_of = np.arange(shape.num_seqs, dtype=np.int32)
+            starts = np.arange(shape.num_seqs + 1, dtype=np.int32)
+            columns = self._most_blocks
+        types = np.zeros_like(inputs.token_ids) if inputs.token_types is None else inputs.token_types
+        tables = inputs.block_tables[:groups, :, :columns]
+        return [
+            _Array("sampled_rows", inputs.sampled_rows, (self._max_num_sampled,)),
+            _Array("token_ids", inputs.token_ids, tokens),
+            _Array("positions", inputs.positions, tokens),
+            _Array("token_types", types, tokens),
+            _Array("sequence_of", sequence_of, tokens),
+            _Array("slot_mapping", inputs.slot_mapping[:groups], (groups, *tokens), padding=-1),
+            _Array("query_start", starts, (shape.num_seqs + 1,)),
+            _Array("seq_lens", inputs.seq_lens, (shape.num_seqs,)),
+            _Array("block_tables", tables, (groups, shape.num_seqs, columns), padding=None),
+            *(_tiles(starts, rows) for rows in self._tile_rows),
+        ]
 
 
-def _arrays_of(inputs: StepInputs, counts: np.ndarray, num_groups: int) -> Mapping[str, np.ndarray]:
-    """Returns the int32 arrays by their fields of StepArrays, for the groups that the program has. counts: the new
-    tokens of each sequence."""
-    types = np.zeros_like(inputs.token_ids) if inputs.token_types is None else inputs.token_types
-    return {
-        "token_ids": inputs.token_ids,
-        "positions": inputs.positions,
-        "token_types": types,
-        "sequence_of": np.repeat(np.arange(len(counts), dtype=np.int32), counts),
-        "query_start": inputs.query_start,
-        "seq_lens": inputs.seq_lens,
-        "sampled_rows": inputs.sampled_rows,
-        "slot_mapping": inputs.slot_mapping[:num_groups],
-        "block_tables": inputs.block_tables[:num_groups],
-    }
+def _tiles(query_start: np.ndarray, rows: int) -> _Array:
+    tiles = prefill_tiles(query_start, rows)
+    return _Array(str(rows), tiles, tiles.shape)

@@ -1,5 +1,6 @@
 """The GPU kernel sets: one executor of step programs on torch, for CUDA, for ROCm, and for torch's CPU device."""
 
+import functools
 import time
 from collections.abc import Mapping, Sequence
 
@@ -10,8 +11,10 @@ from appliance.kernels.errors import BindError, KernelSetError, StepError
 from appliance.kernels.execution import Execution
 from appliance.kernels.gpu.adapters import DeviceAdapters
 from appliance.kernels.gpu.caches import CacheMemory
+from appliance.kernels.gpu.capturing import can_capture
 from appliance.kernels.gpu.checks import StepBounds, check_sampling, vocabulary_of
 from appliance.kernels.gpu.device import DTYPES, Device
+from appliance.kernels.gpu.graphs import StepGraphs
 from appliance.kernels.gpu.inputs import InputBuffer
 from appliance.kernels.gpu.logits import DeviceLogits
 from appliance.kernels.gpu.matrices import DeviceMatrix, load_matrix, load_vector
@@ -19,7 +22,7 @@ from appliance.kernels.gpu.operators.table import implementation
 from appliance.kernels.gpu.parts import ON_TORCH, Parts, triton_parts
 from appliance.kernels.gpu.sampler import sample
 from appliance.kernels.gpu.step import BoundModel, DeviceStep
-from appliance.kernels.interface import StepInputs, WeightChange
+from appliance.kernels.interface import GraphReport, StepInputs, WeightChange
 from appliance.kernels.layout import CanonicalWeight
 from appliance.kernels.logits import Logits
 from appliance.kernels.packed_cache import PackedCache
@@ -83,6 +86,8 @@ class GpuExecutable:
         self._arena, buffers = place_activations(adapted or program, execution, dtype, device)
         memory = (self._caches.caches, self._states, self._adapters)
         self._bound = BoundModel(device, dtype, buffers, self._matrices, self._vectors, *memory, self._kit)
+        captures = functools.partial(can_capture, device=device, matrices=self._matrices, kit=self._kit)
+        self._graphs = StepGraphs(self._calls, self._bound, execution.graphs, limits, captures)
 
     @property
     def early_rows(self) -> int:
@@ -108,20 +113,43 @@ class GpuExecutable:
     @torch.inference_mode()
     def _launch(self, inputs: StepInputs) -> DeviceLogits:
         self._bounds.check(inputs)
-        arrays = self._inputs.load(inputs)
+        by_graphs = inputs.adapters is None and self._seconds is None
+        shape = self._graphs.shape_of(inputs) if by_graphs else None
+        arrays = self._inputs.load(inputs, shape)
+        own = arrays.unpadded()
         if inputs.follows:
-            arrays.token_ids.copy_(self._sampled[: len(arrays.token_ids)])
-        step = DeviceStep(self._bound, arrays)
+            own.token_ids.copy_(self._sampled[: len(own.token_ids)])
+        step = DeviceStep(self._bound, own)
         self._kept = None if self._program.kept is None else step.slot(self._program.kept)
         if self._program.given is not None and inputs.given is not None:
             step.slot(self._program.given).copy_(torch.from_numpy(np.ascontiguousarray(inputs.given)))
-        for index, (run, op) in enumerate(self._calls if inputs.adapters is None else self._adapted_calls):
+        if shape is None:
+            self._run_operators(step)
+        else:
+            self._graphs.run(arrays)
+        return DeviceLogits(step.slot(self._program.logits))
+
+    def _run_operators(self, step: DeviceStep) -> None:
+        """Runs operator by operator, and measures each where that was asked for."""
+        calls = self._calls if step.arrays.host.adapters is None else self._adapted_calls
+        for index, (run, op) in enumerate(calls):
             started = time.perf_counter()
             run(op, step)
             if self._seconds is not None:
                 self._device.wait()
                 self._seconds[index] += time.perf_counter() - started
-        return DeviceLogits(step.slot(self._program.logits))
+
+    @property
+    def graphs(self) -> GraphReport:
+        return self._graphs.report
+
+    @torch.inference_mode()
+    def capture_next(self) -> bool:
+        shape = self._graphs.next_shape()
+        if shape is None:
+            return False
+        self._graphs.run(self._inputs.load(_nothing(len(self._program.kv_layout().groups)), shape))
+        return True
 
     def kept(self) -> np.ndarray:
         """Copies what the last step kept to the host, and waits for it."""
@@ -188,7 +216,14 @@ class GpuExecutable:
         """Frees everything: nothing else refers to the memory."""
         self._device.wait()
         del self._matrices, self._vectors, self._caches, self._states, self._inputs, self._adapters
-        del self._arena, self._bound, self._sampled, self._kept, self._kit, self._ahead
+        del self._arena, self._bound, self._sampled, self._kept, self._kit, self._ahead, self._graphs
+
+
+def _nothing(num_groups: int) -> StepInputs:
+    """Returns a step without a sequence."""
+    none = np.zeros(0, np.int32)
+    slots, tables = np.zeros((num_groups, 0), np.int32), np.zeros((num_groups, 0, 1), np.int32)
+    return StepInputs(none, none, slots, np.zeros(1, np.int32), none, tables, none)
 
 
 def place_activations(

@@ -8,10 +8,11 @@ import torch
 
 from appliance.kernels.execution import ExecutionLimits
 from appliance.kernels.gpu.device import Device
-from appliance.kernels.gpu.matrices import Pack
+from appliance.kernels.gpu.matrices import DeviceMatrix, Pack
 from appliance.kernels.gpu.operators.table import Run
 from appliance.kernels.sampling import SamplingBatch
 from appliance.program.operators import Operator, StepProgram
+from appliance.program.routing import Experts
 
 
 class Kit(Protocol):
@@ -24,6 +25,9 @@ class Kit(Protocol):
     @property
     def size_bytes(self) -> int:
         """The device's memory that it holds."""
+
+    def has_experts(self, op: Experts, matrices: Mapping[str, DeviceMatrix]) -> bool:
+        """Says whether kernels run these experts, without asking the device which were chosen."""
 
     def draw(self, logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
         """Filters and draws, as sampler.Draw."""

@@ -35,10 +35,12 @@ class BoundModel:
 class DeviceStep:
     """One step: its arrays, and the live rows of every slot."""
 
-    def __init__(self, bound: BoundModel, arrays: StepArrays) -> None:
+    def __init__(self, bound: BoundModel, arrays: StepArrays, num_tokens: int | None = None) -> None:
+        """num_tokens: of slots with a row for each token, where that is not those of the arrays."""
         self.bound = bound
         self.arrays = arrays
-        self._rows = {Extent.TOKENS: len(arrays.token_ids), Extent.SAMPLED: len(arrays.sampled_rows)}
+        tokens = arrays.shape.num_tokens if num_tokens is None else num_tokens
+        self._rows = {Extent.TOKENS: tokens, Extent.SAMPLED: arrays.shape.num_rows}
 
     def slot(self, slot: Slot) -> torch.Tensor:
         """Returns the live rows of a slot, [rows, width]."""

@@ -93,6 +93,9 @@ class TritonKit:
             self._tables[op.up] = expert_matrices(op, matrices, self._vectors)
         return self._tables[op.up]
 
+    def has_experts(self, op: Experts, matrices: Mapping[str, DeviceMatrix]) -> bool:
+        return self.expert_matrices(op, matrices) is not None
+
     def draw(self, logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
         """Filters and draws without sorting, a row spread over programs."""
         return self._draws.draw(logits, batch)

@@ -13,15 +13,24 @@ def kv_write(op: ops.KvWrite, step: DeviceStep) -> None:
 
 
 def paged_attention(op: ops.PagedAttention, step: DeviceStep) -> None:
-    """The lengths are those of the host's arrays, so nothing waits for the device."""
-    cache, host = step.bound.caches[op.cache], step.arrays.host
+    """Sequences without keys, which pad a step, are left out."""
+    cache = step.bound.caches[op.cache]
     q, out = step.span(op.q).reshape(-1, op.num_heads, op.head_dim), step.slot(op.out)
     tables = step.arrays.block_tables[cache.group]
     sinks = None if op.sinks is None else step.vector(op.sinks)
-    starts = host.query_start.tolist()
+    starts, lengths = _on_host(step)
     with step.bound.device.name:
-        for sequence, length in enumerate(host.seq_lens.tolist()):
+        for sequence, length in enumerate(lengths):
             rows = slice(starts[sequence], starts[sequence + 1])
-            if rows.start < rows.stop:
+            if rows.start < rows.stop and length:
                 keys, values = cache.gather(tables[sequence], length)
                 out[rows] = attend(op, q[rows].float(), keys, values, sinks).flatten(1).to(out.dtype)
+
+
+def _on_host(step: DeviceStep) -> tuple[list[int], list[int]]:
+    """Returns query_start and seq_lens. A GPU is not asked for them: they are the host's arrays. On torch's CPU device
+    they are read where a graph finds those of each step."""
+    arrays = step.arrays
+    if step.bound.device.is_gpu:
+        return arrays.host.query_start.tolist(), arrays.host.seq_lens.tolist()
+    return arrays.query_start.tolist(), arrays.seq_lens.tolist()

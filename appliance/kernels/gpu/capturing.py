@@ -1,0 +1,40 @@
+"""Which operators a graph can hold: those that read the device's arrays of a step, and nothing on the host."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from appliance.kernels.gpu.device import Device
+from appliance.kernels.gpu.matrices import DeviceMatrix
+from appliance.kernels.gpu.operators import attention
+from appliance.kernels.gpu.operators.table import Run
+from appliance.kernels.gpu.parts import Kit
+from appliance.program import operators as ops
+from appliance.program.attention import HeadLinear, ScaleByPosition
+from appliance.program.routing import ChooseExperts, Experts, GatedAdd
+from appliance.program.streams import CorrectStreams, MatchMagnitude, MixStreams
+
+# Whoever runs these, their work depends on the number of rows alone.
+_BY_ROWS: Final = frozenset({
+    ops.Activation, ops.Add, ops.Copy, ops.Embed, ops.GatedActivation, ops.GatherRows, ops.GaussianTopK, ops.HeadNorm,
+    ops.KvWrite, ops.LayerNorm, ops.Linear, ops.RmsNorm, ops.Rope, ops.Scale, ops.ScaleByWeight, ops.SoftCap,
+    ChooseExperts, CorrectStreams, GatedAdd, HeadLinear, MatchMagnitude, MixStreams, ScaleByPosition,
+})  # fmt: skip
+
+
+def can_capture(
+    run: Run,
+    op: ops.Operator,
+    device: Device,
+    matrices: Mapping[str, DeviceMatrix],
+    kit: Kit | None,
+    *,
+    is_decode: bool,
+) -> bool:
+    """Returns whether the function that runs an operator can be captured. is_decode: in a step whose sequences have
+    one new token each: then attention is one kernel of a fixed number of programs."""
+    if isinstance(op, ops.PagedAttention):
+        asks_host = run is attention.paged_attention and device.is_gpu
+        return is_decode and not asks_host
+    if isinstance(op, Experts):
+        return kit is not None and kit.has_experts(op, matrices)
+    return type(op) in _BY_ROWS
