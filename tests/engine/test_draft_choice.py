@@ -159,6 +159,16 @@ def test_costs_between_measured_sizes_and_beyond() -> None:
     assert costs.beyond(7) == pytest.approx(0.008), "what is presumed, from there on"
 
 
+def test_a_large_step_that_was_measured_once_does_not_hide_what_smaller_ones_cost() -> None:
+    """It seemed quick, as a first measurement counts as little as it may be."""
+    costs = StepCosts()
+    costs.presume(0.010, 0.0001)
+    costs.learn(16, 64, 0.012, 0.010)
+    for _ in range(40):
+        costs.learn(16, 32, 0.026, 0.010)
+    assert costs.beyond(32) - costs.beyond(16) > 0.014
+
+
 def test_experts_cost_by_how_many_distinct_ones_are_expected() -> None:
     """128 experts of which a token chooses 8: four tokens read 29 of them, eight read 52."""
     reads = ExpertReads(128, 8, share=0.8)

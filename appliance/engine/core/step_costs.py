@@ -2,13 +2,16 @@
 
 from bisect import bisect_left
 from dataclasses import dataclass
-from math import inf
+from typing import NamedTuple
 
 MIN_SHARE = 0.02  # of a decode's seconds that a further token is presumed to cost at least
 KNOWN_SINGLY = 8  # steps of up to so many tokens are learnt one by one, larger ones by eighths of a power of two
 WEIGHT_OF_SLOWER = 0.15  # of the newest step in a moving average; other work on the machine can only delay a step
 WEIGHT_OF_QUICKER = 0.3
 MOST_SLOWER = 2.0  # a step that took longer than this many times what was expected counts as this many times
+MOST_TRUSTED = 10  # measurements of a size: further ones do not make it more certain
+HALVED_BY = 0.5  # what a size's measurements count, for each one of another size since, as costs may change
+LEAST_WEIGHT = 1e-6  # of measurements however old
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,15 @@ class ExpertReads:
         return self.share * (self.num_experts * (1.0 - missed) / self.num_chosen - 1.0)
 
 
+class _Learnt(NamedTuple):
+    """Averages of the measured steps of a size class: their tokens, and their seconds beyond a step of one token."""
+
+    tokens: float
+    seconds: float
+    count: int
+    at: int  # the number of the newest
+
+
 class StepCosts:
     """The seconds that a step of T tokens takes beyond one of a single token: `beyond(1)` is 0.
 
@@ -33,7 +45,8 @@ class StepCosts:
 
     def __init__(self, experts: ExpertReads | None = None) -> None:
         self._experts = experts
-        self._learnt: dict[int, tuple[float, float]] = {}  # by size class: tokens, seconds beyond one token
+        self._learnt: dict[int, _Learnt] = {}  # by size class
+        self._num_measured = 0
         self._points: list[tuple[float, float]] = [(1.0, 0.0)]
         self.one_s = 0.0  # of a decode of one token
         self.token_s: float | None = None  # of a prompt's token
@@ -48,20 +61,31 @@ class StepCosts:
         most = MOST_SLOWER * (decode_s + expected)
         value = max(0.0, min(seconds, most) - decode_s + self.beyond(num_sequences))
         size = _size_class(num_tokens)
-        tokens, average = self._learnt.get(size, (float(num_tokens), value))
-        weight = WEIGHT_OF_SLOWER if value > average else WEIGHT_OF_QUICKER
-        self._learnt[size] = tokens + weight * (num_tokens - tokens), average + weight * (value - average)
+        self._num_measured += 1
+        known = self._learnt.get(size, _Learnt(float(num_tokens), value, 0, 0))
+        weight = WEIGHT_OF_SLOWER if value > known.seconds else WEIGHT_OF_QUICKER
+        self._learnt[size] = _Learnt(
+            known.tokens + weight * (num_tokens - known.tokens),
+            known.seconds + weight * (value - known.seconds),
+            min(known.count + 1, MOST_TRUSTED),
+            self._num_measured,
+        )
         self._points = self._ordered()
 
     def _ordered(self) -> list[tuple[float, float]]:
-        """Returns what was learnt, by size. A step cannot take longer than a larger one: that one was measured later,
-        or nothing delayed it."""
-        points: list[tuple[float, float]] = []
-        least = inf
-        for tokens, seconds in sorted(self._learnt.values(), reverse=True):
-            least = min(least, seconds)
-            points.append((tokens, least))
-        return [(1.0, 0.0), *reversed(points)]
+        """Returns what was learnt, by size. A step cannot take longer than a larger one: where it seems to, both take
+        the mean of what was learnt of them, by how often and how lately each was measured (isotonic regression)."""
+        pools: list[tuple[list[float], float, float]] = []  # tokens of the members, mean seconds, weight
+        for each in sorted(self._learnt.values()):
+            members, seconds = [each.tokens], each.seconds
+            weight = max(each.count * HALVED_BY ** (self._num_measured - each.at), LEAST_WEIGHT)
+            while pools and pools[-1][1] > seconds:
+                others, mean, their_weight = pools.pop()
+                members = others + members
+                seconds = (their_weight * mean + weight * seconds) / (their_weight + weight)
+                weight += their_weight
+            pools.append((members, seconds, weight))
+        return [(1.0, 0.0), *((tokens, seconds) for members, seconds, _ in pools for tokens in members)]
 
     def beyond(self, num_tokens: int) -> float:
         """Returns the seconds beyond a step of one token: linear between what was measured, presumed above it."""
