@@ -1,5 +1,6 @@
 """Whether a draft model drafts: only where a cycle of drafting and verifying gives more tokens a second."""
 
+import msgspec
 import pytest
 
 from appliance.engine.core.model_drafts import TRIAL_SHARE
@@ -42,11 +43,11 @@ class Machine:
             )
             models = self.speculation.models
             assert models is not None
-            models.learn(wish, drafted, seconds)
+            models.times.learn(wish, drafted, seconds)
             for each in running:
                 if each.row in wish.rows:
                     each.num_read = len(each.tokens)
-                    each.proposals = [DraftTokens([1] * wish.num_tokens, "draft_model", 2)]
+                    each.proposals = [models.offered(each, DraftTokens([1] * wish.num_tokens, "draft_model"))]
             self.now, self.drafting = self.now + seconds, self.drafting + seconds
             num_drafted = wish.num_tokens * len(wish.rows)
         self._step(running, num_right)
@@ -104,6 +105,40 @@ def test_a_model_that_does_not_pay_is_left_alone(draft: float, num_right: int, c
     drafted = run(machine, of, num_right, cycles=2000)
     assert machine.num_tokens / machine.now >= 0.985 * count / (MS * BASE_MS)
     assert 0 < sum(drafted) < 200, "it is tried again now and then"
+
+
+@pytest.mark.parametrize("after_good_ones", [False, True])
+@pytest.mark.parametrize(("draft", "each", "count"), [(1.0, 0.5, 8), (3.0, 1.0, 8), (3.0, 1.0, 16), (4.0, 1.0, 16)])
+def test_many_short_answers_lose_little_before_it_is_known_that_drafts_are_wrong(
+    draft: float, each: float, count: int, after_good_ones: bool
+) -> None:
+    """A few begin, and the prompts of the others are not read. All prompts would take a quarter of the time here."""
+    machine = Machine(draft=draft, each=each)
+    if after_good_ones:
+        run(machine, running(1), 8, cycles=60)
+    machine.now = machine.num_tokens = 0
+    drafted = run(machine, running(count, num_tokens=40), 0, cycles=128)
+    assert machine.num_tokens / machine.now >= 0.89 * count / (MS * BASE_MS)
+    assert sum(drafted) <= 40
+
+
+def test_requests_that_keep_what_was_presumed_let_others_begin_at_once() -> None:
+    machine = Machine(draft=1.0)
+    run(machine, running(8, num_tokens=40), 8, cycles=60)
+    drafted = run(machine, running(8, num_tokens=40), 8, cycles=3)
+    assert drafted[-1] >= 8 * 2
+
+
+def test_a_wild_request_is_presumed_to_be_unlike_the_others() -> None:
+    """Its drafts are counted apart, so that they do not spoil what is known of calm ones."""
+    machine = Machine(draft=3.0)
+    run(machine, running(1), 8, cycles=60)
+    for wild in (running(1)[0] for _ in range(4)):
+        message = wild.request.message
+        sampling = msgspec.structs.replace(message.sampling, temperature=1.5)
+        wild.request.message = msgspec.structs.replace(message, sampling=sampling)
+        run(machine, [wild], 0, cycles=60)
+    assert sum(run(machine, running(1), 8, cycles=8)) >= 2 * 4 + 3 * 6
 
 
 def test_trials_take_a_bounded_share_of_the_time() -> None:

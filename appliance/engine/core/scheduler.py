@@ -135,13 +135,14 @@ class Scheduler:
         """Takes the drafts that were wished for, which took so long. No sequence has changed since."""
         assert self._speculation is not None, "it wished"
         assert self._speculation.models is not None, "it wished"
-        self._speculation.models.learn(wish, drafted, seconds)
+        models = self._speculation.models
+        models.times.learn(wish, drafted, seconds)
         for row in wish.rows:
             sequence = self._books.by_row[row]
             assert sequence is not None, "nothing has changed since"
             sequence.num_read = drafted.read.get(row)
             if row in drafted.drafts:
-                sequence.proposals = [*sequence.proposals, drafted.drafts[row]]
+                sequence.proposals = [*sequence.proposals, models.offered(sequence, drafted.drafts[row])]
 
     def _goes_on(self, step: StepBuilder) -> bool:
         """Returns whether every running sequence decodes in this step and the next, and no waiting one can join."""

@@ -41,7 +41,7 @@ class Speculation:
         self.caps = caps
         self._most_tokens = most_tokens
         self._pace = pace
-        self._rates = AcceptanceRates()
+        self._rates = AcceptanceRates(caps.model_method)
         self._costs = StepCosts(experts)
         self.models = None
         if caps.model_method is not None:
@@ -136,7 +136,7 @@ class Speculation:
         models = self.models
         if models is None:
             return SpeculationStats(methods=methods, steps=dict(self._steps))
-        spent = models.seconds, models.num_passes
+        spent = models.times.seconds, models.times.num_passes
         return SpeculationStats(methods=methods, steps=dict(self._steps), drafting_s=spent[0], num_passes=spent[1])
 
     def _best(self, sequence: Sequence) -> tuple[DraftTokens, list[float]]:

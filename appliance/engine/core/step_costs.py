@@ -33,7 +33,7 @@ class _Learnt(NamedTuple):
 
     tokens: float
     seconds: float
-    count: int
+    num_steps: int
     at: int  # the number of the newest
 
 
@@ -67,18 +67,18 @@ class StepCosts:
         self._learnt[size] = _Learnt(
             known.tokens + weight * (num_tokens - known.tokens),
             known.seconds + weight * (value - known.seconds),
-            min(known.count + 1, MOST_TRUSTED),
+            min(known.num_steps + 1, MOST_TRUSTED),
             self._num_measured,
         )
         self._points = self._ordered()
 
     def _ordered(self) -> list[tuple[float, float]]:
-        """Returns what was learnt, by size. A step cannot take longer than a larger one: where it seems to, both take
-        the mean of what was learnt of them, by how often and how lately each was measured (isotonic regression)."""
+        """Returns what was learnt, by size. A step cannot take longer than a larger one. Where it seems to, the mean of
+        what both have taken holds for them, by how often and how lately each was measured (isotonic regression)."""
         pools: list[tuple[list[float], float, float]] = []  # tokens of the members, mean seconds, weight
         for each in sorted(self._learnt.values()):
             members, seconds = [each.tokens], each.seconds
-            weight = max(each.count * HALVED_BY ** (self._num_measured - each.at), LEAST_WEIGHT)
+            weight = max(each.num_steps * HALVED_BY ** (self._num_measured - each.at), LEAST_WEIGHT)
             while pools and pools[-1][1] > seconds:
                 others, mean, their_weight = pools.pop()
                 members = others + members

@@ -14,7 +14,6 @@ import msgspec
 import numpy as np
 
 from appliance.engine.core.config import SchedulerConfig
-from appliance.engine.core.model_drafts import STRENGTH
 from appliance.engine.drafting.blocks import RowBlocks
 from appliance.engine.drafting.vocabulary import VocabularyMap
 from appliance.engine.inputs import BatchBuilder, LogitRows
@@ -133,7 +132,7 @@ class HeadDrafter:
                 self._rows.num_tokens[row] = start
                 self._read[row] = min(self._read[row], start - 1)  # what is beyond was not read of the model's states
         return Drafted(
-            drafts={row: DraftTokens(tokens, self._shape.method, STRENGTH) for row, tokens in found.items() if tokens},
+            drafts={row: DraftTokens(tokens, self._shape.method) for row, tokens in found.items() if tokens},
             read={row: start - max(0, start - 1 - self._read[row]) for row, start in known.items()},
             num_passes=num_passes,
             num_behind=num_behind,

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from appliance.engine.core.config import SchedulerConfig
-from appliance.engine.core.model_drafts import NEAR, STRENGTH
+from appliance.engine.core.model_times import NEAR
 from appliance.engine.drafting.blocks import RowBlocks
 from appliance.engine.drafting.row_states import RowStates
 from appliance.engine.drafting.vocabulary import VocabularyMap
@@ -107,7 +107,7 @@ class DraftModel:
             for row, start in known.items():
                 self._rows.num_tokens[row] = start
         return Drafted(
-            drafts={row: DraftTokens(tokens, METHOD, STRENGTH) for row, tokens in found.items() if tokens},
+            drafts={row: DraftTokens(tokens, METHOD) for row, tokens in found.items() if tokens},
             read={row: self._read[row] for row in wish.rows if row in self._blocks},
             num_passes=num_passes,
             num_behind=num_behind,
