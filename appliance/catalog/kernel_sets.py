@@ -32,8 +32,8 @@ class MemoryMargin(msgspec.Struct, frozen=True):
 
 MEMORY_MARGINS: dict[DeviceKind, MemoryMargin] = {
     "cpu": MemoryMargin(1 << 28, "code, tokenizer and request state of two processes"),
-    "cuda": MemoryMargin(1 << 30, "driver context, libraries and fragmentation"),
-    "rocm": MemoryMargin(1 << 30, "driver context, libraries and fragmentation"),
+    "cuda": MemoryMargin(1 << 29, "what is lost between allocations"),
+    "rocm": MemoryMargin(1 << 29, "what is lost between allocations"),
 }
 
 

@@ -1,4 +1,4 @@
-"""The sizes of packed weights, which mirror kernels/cpu/weight.cpp."""
+"""The sizes of packed weights, which mirror kernels/cpu/weight.cpp, and of weights on a device."""
 
 from appliance.catalog.formats import WeightForm
 
@@ -20,6 +20,17 @@ def packed_bytes(form: WeightForm, rows: int, columns: int, panel: int) -> int:
     factors = 0 if form.sub_group_size is None else group // form.sub_group_size
     header = (form.scale_bytes + factors) * (2 if form.has_offset else 1)
     return size + _padded(rows, panel) * -(-width // group) * header
+
+
+def device_bytes(form: WeightForm, rows: int, columns: int) -> int:
+    """Returns the bytes of a matrix in a set on torch: codes take 4 or 8 bits, and nothing is padded."""
+    bits = form.element_bits
+    if not form.is_quantized:
+        return rows * columns * bits // 8
+    group = form.group_size or columns
+    factors = 0 if form.sub_group_size is None else group // form.sub_group_size
+    header = (form.scale_bytes + factors) * (2 if form.has_offset else 1)
+    return rows * (columns * (4 if bits == 4 else 8) // 8 + -(-columns // group) * header)
 
 
 def _column_unit(form: WeightForm) -> int:

@@ -68,4 +68,5 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     match: tuple[Predicate, ...]  # all must hold
     kernel_sets: tuple[str, ...]  # in order of preference
     support: SupportClass
+    context_bytes: int = 0  # of a device's memory, for the driver's context, loaded kernels and handles of libraries
     defaults: ProfileDefaults

@@ -6,6 +6,7 @@ from appliance.base.units import format_size
 from appliance.catalog.kernel_sets import MEMORY_MARGINS, MODELLING_BYTES, KernelSetFacts
 from appliance.plan.adapters import PlannedAdapters
 from appliance.plan.context import ContextRequest
+from appliance.plan.device_memory import host_items, step_items
 from appliance.plan.draft_model import PlannedDraftModel
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
@@ -33,6 +34,7 @@ from appliance.plan.types import (
     SpeculationPlan,
 )
 from appliance.plan.workspace import workspace_bytes, workspace_formula
+from appliance.program.device_memory import StepLimits
 from appliance.program.kv_blocks import blocks_held, longest_held
 
 GIB = 1 << 30
@@ -104,6 +106,7 @@ def plan_memory(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> Plann
             device_bytes=device.total,
             budget_bytes=device.budget,
             items=(items[0], cache, *items[1:]),
+            host_items=() if inputs.profile.device == "cpu" else host_items(needs.program, _limits(needs)),
             kv_bytes_per_token=sum(group.bytes_per_token for group in device.groups),
             kv_bytes_per_block=device.block_bytes,
             kv_groups=device.groups,
@@ -138,10 +141,11 @@ def _device(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> _Device:
         items=(
             _weights(needs),
             *_screen(needs.screen),
-            *_step_items(needs),
+            *_step_items(inputs, needs),
             *drafts_item(needs.speculation),
             *(() if needs.draft_model is None else needs.draft_model.items()),
             *(() if needs.adapters is None else needs.adapters.items()),
+            *_context(inputs),
             _margin(inputs, kernels),
         ),
         groups=tuple(_share(group, ranks) for group in sizes.groups),
@@ -206,8 +210,12 @@ def _with_screen(
     return (device.items[0], request.item, *device.items[1:])
 
 
-def _step_items(needs: MemoryNeeds) -> tuple[MemoryItem, MemoryItem]:
+def _step_items(inputs: PlanInputs, needs: MemoryNeeds) -> tuple[MemoryItem, ...]:
     scheduler, program, precision = needs.scheduler, needs.program, needs.precision
+    if program.kernels.uses_torch:
+        programs = [program] if needs.adapters is None else [program, needs.adapters.program]
+        is_processed = inputs.spec.model.logprobs_mode.startswith("processed")
+        return step_items(programs, precision, _limits(needs), _num_processors(inputs), draws_on_torch=is_processed)
     sampled = scheduler.max_num_sampled or scheduler.max_num_seqs
     step = StepSize(scheduler.max_num_batched_tokens, sampled, needs.num_threads, needs.context.limit)
     element = ELEMENT_BYTES[precision.activations]
@@ -227,8 +235,26 @@ def _step_items(needs: MemoryNeeds) -> tuple[MemoryItem, MemoryItem]:
     return activations, workspace
 
 
+def _limits(needs: MemoryNeeds) -> StepLimits:
+    scheduler = needs.scheduler
+    sampled = scheduler.max_num_sampled or scheduler.max_num_seqs
+    sizes = (scheduler.max_num_batched_tokens, scheduler.max_num_seqs, sampled)
+    return StepLimits(*sizes, needs.context.limit, needs.block_size)
+
+
+def _num_processors(inputs: PlanInputs) -> int | None:
+    if inputs.profile.device == "cpu":
+        return None
+    return max((accelerator.num_units for accelerator in inputs.facts.accelerators), default=1)
+
+
 def _about(kernels: KernelSetFacts) -> str:
     return "" if kernels.runs == "programs" else "about, as torch allocates them while it runs: "
+
+
+def _context(inputs: PlanInputs) -> tuple[MemoryItem, ...]:
+    size, purpose = inputs.profile.context_bytes, "the driver's context, kernels and handles of libraries"
+    return (MemoryItem(name="context", size_bytes=size, formula=purpose),) if size else ()
 
 
 def _margin(inputs: PlanInputs, kernels: KernelSetFacts) -> MemoryItem:

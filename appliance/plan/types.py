@@ -169,7 +169,8 @@ class KernelPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryItem(msgspec.Struct, frozen=True, kw_only=True):
-    # weights, logit_screen, kv_cache, states, activations, workspace, graphs, adapters, drafts, draft_..., margin
+    # weights, logit_screen, kv_cache, states, activations, workspace, temporaries, graphs, adapters, drafts, draft_...,
+    # context, margin
     name: str
     size_bytes: int
     formula: str
@@ -192,6 +193,7 @@ class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
     device_bytes: int = 0  # of the whole device
     budget_bytes: int
     items: tuple[MemoryItem, ...]
+    host_items: tuple[MemoryItem, ...] = ()  # of the host's memory, for a device that has its own
     kv_bytes_per_token: int  # of all layers, while no window has left the token
     kv_bytes_per_block: int  # of one group's layers
     kv_groups: tuple[KvGroupPlan, ...] = ()

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from appliance.catalog.formats import DENSE, F32, LOAD_QUANTIZATIONS, STORAGES, CanonicalLayout, TensorRole, WeightForm
 from appliance.catalog.kernel_sets import KernelSetFacts
-from appliance.catalog.packing import packed_bytes
+from appliance.catalog.packing import device_bytes, packed_bytes
 from appliance.checkpoint.facts import ModelFacts, TensorFacts
 from appliance.layers.program import WeightUse
 from appliance.layers.spec import WeightSource
@@ -116,6 +116,8 @@ def weight_bytes(weight: Weight, forms: Forms, kernels: KernelSetFacts, *, is_ve
     form = F32 if weight.role == "other" else forms[next(weight.groups())]
     if kernels.name == "reference":
         form = F32  # the oracle dequantizes everything
+    if kernels.uses_torch:
+        return weight.copies * device_bytes(form, weight.rows, weight.columns)
     if form.has_offset and all(STORAGES[part.tensor.storage].is_symmetric for part in weight.parts):
         form = replace(form, has_offset=False)  # it is known, and not kept
     return weight.copies * packed_bytes(form, weight.rows, weight.columns, kernels.panel)

@@ -28,7 +28,6 @@ WHOLE_ROWS, WHOLE_KEYS, WHOLE_COLUMNS = 6, 64, 32  # kernels/cpu/whole_attention
 DELTA_TOKENS = 32  # kernels/cpu/gated_delta.cpp: tokens whose factors are made together
 DELTA_COLUMNS = 64  # of a tile of values, at most
 MODELLING_SCORES_BYTES = 1 << 26  # kernels/modelling/attention.py: f32 scores, before and after the softmax
-GPU_SPLITS = 8  # parts of a long sequence that attend at the same time
 
 
 class InputForm(NamedTuple):
@@ -44,8 +43,7 @@ def workspace_bytes(program: PlannedProgram, step: StepSize, *, quantize_activat
 
     On a CPU: the largest prepared input, what a gated Linear prepares for the next, and for attention each thread's
     scratch and what rows hand on (kernels/cpu/attention.cpp) or in its place each thread's sums of gated Linears or
-    factors of gated delta rules; and vectors of operators with states. On a GPU: the partial results of attention split
-    over a sequence.
+    factors of gated delta rules; and vectors of operators with states. Of sets on torch: see plan.device_memory.
     """
     kernels = program.kernels
     if kernels.name == "reference":
@@ -55,8 +53,6 @@ def workspace_bytes(program: PlannedProgram, step: StepSize, *, quantize_activat
     attention = [op for op in program.operators.get(PagedAttention, ()) if isinstance(op, PagedAttention)]
     num_heads = max((op.num_heads for op in attention), default=0)
     value_dim = max((op.value_width for op in attention), default=0)
-    if kernels.device != "cpu":
-        return step.num_sampled * num_heads * GPU_SPLITS * (value_dim + 2) * 4
     inputs = _inputs_bytes(program, step, quantize_activations=quantize_activations)
     width = padded(value_dim, kernels.panel)
     queries = ATTENTION_ROWS * ROW_BYTES * -(-max((op.head_dim for op in attention), default=0) * 4 // ROW_BYTES)
@@ -134,8 +130,6 @@ def workspace_formula(program: PlannedProgram, step: StepSize) -> str:
     kernels = program.kernels
     if kernels.runs == "models":
         return "scores of the queries that attend at a time"
-    if kernels.device != "cpu":
-        return f"attention of {step.num_sampled:,} sequences in {GPU_SPLITS} parts"
     scratch = f"scratch of {step.num_threads} threads and {step.num_sampled:,} sequences"
     parts = [f"prepared inputs of {step.num_tokens:,} tokens", scratch]
     return ", ".join([*parts, *(["what experts make of them"] if program.operators.get(Experts) else [])])

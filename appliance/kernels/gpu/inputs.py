@@ -15,11 +15,10 @@ from appliance.kernels.errors import StepError
 from appliance.kernels.execution import ExecutionLimits
 from appliance.kernels.gpu.device import Device
 from appliance.kernels.gpu.shapes import StepShape
-from appliance.kernels.gpu.tiles import num_prefill_tiles, prefill_tiles
+from appliance.kernels.gpu.sizes import step_limits
+from appliance.kernels.gpu.tiles import prefill_tiles
 from appliance.kernels.interface import StepInputs
-
-SPARE_COLUMNS = 8  # of block tables, which may have more columns than the longest sequence has blocks
-_ALIGNMENT = 64  # bytes; Triton compiles other code for pointers that are not multiples of 16
+from appliance.program.device_memory import ALIGNMENT, input_bytes, table_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +83,9 @@ class InputBuffer:
 
     def __init__(self, limits: ExecutionLimits, num_groups: int, device: Device, tile_rows: Sequence[int] = ()) -> None:
         """tile_rows: the sizes of tiles in which kernels want the tokens of sequences that have several."""
-        tokens, seqs = limits.max_num_batched_tokens, limits.max_num_seqs
-        self._most_blocks = -(-limits.max_model_len // limits.block_size) + SPARE_COLUMNS
-        self._max_num_sampled = limits.max_num_sampled
-        numbers = tokens * (4 + num_groups) + 2 * seqs + 1 + num_groups * seqs * self._most_blocks
-        numbers += sum(2 * num_prefill_tiles(tokens, seqs, rows) for rows in tile_rows)
-        size = 4 * (numbers + limits.max_num_sampled) + (9 + len(tile_rows)) * _ALIGNMENT
+        sizes = step_limits(limits)
+        self._most_blocks, self._max_num_sampled = table_columns(sizes), limits.max_num_sampled
+        size = input_bytes(sizes, num_groups, len(tile_rows))
         self._staging, self._buffer = device.staging(size), device.zeros(size, dtype=torch.uint8)
         self._host = self._staging.numpy()
         self._num_groups, self._tile_rows = num_groups, tuple(tile_rows)
@@ -107,7 +103,7 @@ class InputBuffer:
         """
         shape = shape or StepShape.of(inputs)
         arrays = self._arrays_of(inputs, shape)
-        if sum(array.size_bytes + _ALIGNMENT for array in arrays) > len(self._host):
+        if sum(array.size_bytes + ALIGNMENT for array in arrays) > len(self._host):
             raise StepError("the arrays of a step are larger than its limits allow")
         self._copied.wait()  # the host's memory is free again only then
         placed: dict[str, torch.Tensor] = {}
@@ -116,7 +112,7 @@ class InputBuffer:
             place = slice(end, end + array.size_bytes)
             array.store(self._host[place])
             placed[array.name] = self._buffer[place].view(torch.int32).view(array.shape)
-            end = -(-place.stop // _ALIGNMENT) * _ALIGNMENT
+            end = -(-place.stop // ALIGNMENT) * ALIGNMENT
         self._buffer[:end].copy_(self._staging[:end], non_blocking=True)
         self._copied.record()
         tiles = {rows: placed.pop(str(rows)) for rows in self._tile_rows}

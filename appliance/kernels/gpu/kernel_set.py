@@ -21,6 +21,7 @@ from appliance.kernels.gpu.matrices import DeviceMatrix, load_matrix, load_vecto
 from appliance.kernels.gpu.operators.table import implementation
 from appliance.kernels.gpu.parts import ON_TORCH, Parts, triton_parts
 from appliance.kernels.gpu.sampler import sample
+from appliance.kernels.gpu.sizes import step_limits
 from appliance.kernels.gpu.step import BoundModel, DeviceStep
 from appliance.kernels.interface import GraphReport, StepInputs, WeightChange
 from appliance.kernels.layout import CanonicalWeight
@@ -28,11 +29,10 @@ from appliance.kernels.logits import Logits
 from appliance.kernels.packed_cache import PackedCache
 from appliance.kernels.reference.states import state_slots
 from appliance.kernels.sampling import SampledBatch, SamplingBatch
-from appliance.program.arena import Liveness
+from appliance.program.device_memory import place_slots, wide_slots
 from appliance.program.operators import StepProgram
 from appliance.program.roofline import program_work
-from appliance.program.routing import ChooseExperts
-from appliance.program.slots import Extent, Slot
+from appliance.program.slots import Slot
 from appliance.program.work import Forms, OperatorWork, WeightSize
 
 _DEVICE_KINDS = {"torch": "cpu", "cuda": "cuda", "rocm": "rocm"}
@@ -209,7 +209,7 @@ class GpuExecutable:
             **({"states": sum(slots.nbytes for slots in self._states)} if self._states else {}),
             **({} if self._adapters is None else {"adapters": self._adapters.size_bytes}),
             "activations": self._arena.nbytes,
-            "workspace": self._inputs.size_bytes + self._caches.spare_bytes + scratch,
+            "workspace": self._inputs.size_bytes + self._caches.spare_bytes + self._sampled.nbytes + scratch,
         }
 
     def close(self) -> None:
@@ -230,27 +230,18 @@ def place_activations(
     program: StepProgram, execution: Execution, dtype: torch.dtype, device: Device
 ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
     """Allocates the activations: slots whose lifetimes do not overlap share memory."""
-    limits = execution.limits
-    routing = (slot for op in program.operators if isinstance(op, ChooseExperts) for slot in (op.logits, op.factors))
-    wide = {program.logits.index, *(slot.index for slot in routing)}
-    rows = {Extent.TOKENS: limits.max_num_batched_tokens, Extent.SAMPLED: limits.max_num_sampled}
-
-    def type_of(slot: Slot) -> torch.dtype:
-        """Logits are sampled from, and routing is decided, in f32."""
-        return dtype if slot.dtype == "f32" and slot.index not in wide else DTYPES[slot.dtype]
-
-    def size_of(slot: Slot) -> int:
-        return rows[slot.extent] * slot.width * type_of(slot).itemsize
-
-    placed = Liveness.of(program).arena(size_of)
+    limits = step_limits(execution.limits)
+    placed = place_slots(program, limits, dtype.itemsize)
+    wide = wide_slots(program)
     arena = device.zeros(placed.size_bytes, dtype=torch.uint8)
-    slots = [slot for slot in program.slots if slot.index in placed.offsets]
-    return arena, {
-        slot.index: arena[placed.offsets[slot.index] : placed.offsets[slot.index] + size_of(slot)]
-        .view(type_of(slot))
-        .view(rows[slot.extent], slot.width)
-        for slot in slots
-    }
+
+    def buffer(slot: Slot) -> torch.Tensor:
+        """Logits are sampled from, and routing is decided, in f32."""
+        own = dtype if slot.dtype == "f32" and slot.index not in wide else DTYPES[slot.dtype]
+        start, rows = placed.offsets[slot.index], limits.rows[slot.extent]
+        return arena[start : start + rows * slot.width * own.itemsize].view(own).view(rows, slot.width)
+
+    return arena, {slot.index: buffer(slot) for slot in program.slots if slot.index in placed.offsets}
 
 
 class GpuKernelSet:

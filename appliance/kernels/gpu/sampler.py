@@ -13,6 +13,7 @@ from appliance.kernels.gpu.checks import penalized_rows
 from appliance.kernels.gpu.device import Device
 from appliance.kernels.gpu.philox import uniforms
 from appliance.kernels.sampling import NO_LOGPROBS, NO_MASK, NO_TOKEN, SampledBatch, SamplingBatch
+from appliance.program.device_memory import LOGPROB_ROWS
 
 _NEVER = float("-inf")
 
@@ -160,12 +161,25 @@ def _chosen(kept: torch.Tensor, batch: SamplingBatch, device: Device) -> torch.T
 def _logprobs(
     raw: torch.Tensor, kept: torch.Tensor, tokens: torch.Tensor, batch: SamplingBatch
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
-    """Returns ids int32 [R, 1 + K], values f32 [R, 1 + K] and ranks int32 [R]; None if no row wants any."""
+    """Returns ids int32 [R, 1 + K], values f32 [R, 1 + K] and ranks int32 [R]; None if no row wants any.
+
+    A few rows at a time: it takes many times the memory of their logits.
+    """
     widest = int(batch.num_logprobs.max(initial=NO_LOGPROBS))
     if widest == NO_LOGPROBS:
         return None
     source = raw if batch.logprobs_mode.startswith("raw") else kept
-    values = torch.log_softmax(source.double(), -1).float() if batch.logprobs_mode.endswith("logprobs") else source
+    some = [slice(start, start + LOGPROB_ROWS) for start in range(0, len(source), LOGPROB_ROWS)]
+    found = [_best(source[rows], tokens[rows], widest, batch.logprobs_mode) for rows in some]
+    ids, values, ranks = (torch.cat(parts) for parts in zip(*found, strict=True))
+    return ids, values, ranks
+
+
+def _best(
+    source: torch.Tensor, tokens: torch.Tensor, widest: int, mode: str
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Returns what `_logprobs` does, of the chosen tokens and of the `widest` best."""
+    values = torch.log_softmax(source.double(), -1).float() if mode.endswith("logprobs") else source
     chosen = tokens.clamp(min=0).long()[:, None]
     best = torch.sort(source, dim=-1, descending=True, stable=True).indices[:, :widest]
     ids = torch.cat((chosen, best), dim=1)

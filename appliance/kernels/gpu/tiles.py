@@ -8,11 +8,6 @@ import numpy.typing as npt
 NO_SEQUENCE: Final = -1  # in a list of tiles
 
 
-def num_prefill_tiles(num_tokens: int, num_seqs: int, tile_rows: int) -> int:
-    """Returns the most tiles that a step of so many new tokens in so many sequences can have."""
-    return num_tokens // tile_rows + num_seqs
-
-
 def prefill_tiles(
     query_start: npt.NDArray[np.int32], tile_rows: int, skip_single: bool = True, num_tiles: int | None = None
 ) -> npt.NDArray[np.int32]:

@@ -4,14 +4,15 @@ import numpy as np
 import torch
 
 from appliance.kernels.gpu.device import Device
-from appliance.kernels.gpu.triton.sampling import CHUNKS, SamplerWorkspace, sample
+from appliance.kernels.gpu.triton.sampling import SamplerWorkspace, sample
 from appliance.kernels.sampling import SamplingBatch
+from appliance.program.device_memory import DRAW_CHUNKS
 
 
 class DrawMemory:
     """The memory for at most so many rows."""
 
-    def __init__(self, max_rows: int, device: Device, chunks: int = CHUNKS) -> None:
+    def __init__(self, max_rows: int, device: Device, chunks: int = DRAW_CHUNKS) -> None:
         """chunks: programs of a row."""
         self._device = device
         self._most = SamplerWorkspace.allocate(max_rows, device.name, chunks)

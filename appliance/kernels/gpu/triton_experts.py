@@ -1,7 +1,6 @@
 """Memory in which Triton's kernels run routed experts: one for all layers of a shape, and views of it by step."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 
@@ -11,24 +10,8 @@ from appliance.kernels.gpu.packed_matrix import PackedMatrix
 from appliance.kernels.gpu.triton.experts import ExpertMatrices, ExpertOptions, ExpertWorkspace, tile_rows_of
 from appliance.kernels.gpu.triton.experts_order import num_expert_tiles
 from appliance.kernels.gpu.triton.packing import PackedQuantized
+from appliance.program.device_memory import ExpertShape
 from appliance.program.routing import Experts
-
-_MOST_TILE_ROWS = 64
-
-
-@dataclass(frozen=True, slots=True)
-class ExpertShape:
-    """What the memory's size depends on. opened, inner, out: columns of the rows that experts compute."""
-
-    num_experts: int
-    num_chosen: int
-    opened: int
-    inner: int
-    out: int
-
-    @classmethod
-    def of(cls, op: Experts) -> "ExpertShape":
-        return cls(op.num_experts, op.num_chosen, op.width * (2 if op.is_gated else 1), op.width, op.out.width)
 
 
 class ExpertMemory:
@@ -36,11 +19,8 @@ class ExpertMemory:
 
     def __init__(self, shape: ExpertShape, max_tokens: int, dtype: torch.dtype, device: Device) -> None:
         self._shape = shape
-        pairs = max_tokens * shape.num_chosen
-        positions = pairs + shape.num_experts * _MOST_TILE_ROWS
-        self._integers = [
-            device.zeros(size, dtype=torch.int32) for size in (shape.num_experts, pairs, positions, positions)
-        ]
+        self._integers = [device.zeros(size, dtype=torch.int32) for size in shape.integers(max_tokens)]
+        positions = shape.positions(max_tokens)
         self._floats = [device.zeros(positions, width, dtype=dtype) for width in (shape.opened, shape.inner, shape.out)]
 
     @property

@@ -12,18 +12,18 @@ import torch
 from appliance.kernels.execution import ExecutionLimits
 from appliance.kernels.gpu.device import Device
 from appliance.kernels.gpu.matrices import DeviceMatrix
+from appliance.kernels.gpu.sizes import step_limits
 from appliance.kernels.gpu.triton.attention import AttentionOptions
-from appliance.kernels.gpu.triton.attention_decode import DecodeTile, choose_decode, decode_workspace
+from appliance.kernels.gpu.triton.attention_decode import DecodeTile, choose_decode
 from appliance.kernels.gpu.triton.attention_prefill import PrefillTile, choose_prefill
 from appliance.kernels.gpu.triton.experts import ExpertMatrices, ExpertWorkspace
-from appliance.kernels.gpu.triton.linear import MOST_ROWS
 from appliance.kernels.gpu.triton_draws import DrawMemory
-from appliance.kernels.gpu.triton_experts import ExpertMemory, ExpertShape, expert_matrices
+from appliance.kernels.gpu.triton_experts import ExpertMemory, expert_matrices
 from appliance.kernels.sampling import SamplingBatch
-from appliance.program.operators import Linear, PagedAttention, StepProgram
+from appliance.program.device_memory import ExpertShape, expert_shapes, product_numbers, share_numbers
+from appliance.program.operators import PagedAttention, StepProgram
 from appliance.program.routing import Experts
 
-_MOST_SPLITS = 8  # shares of a product's columns
 _INTERPRETED = ("sm90", 4)  # the generation and the processors that tests without a GPU assume
 
 
@@ -55,14 +55,14 @@ class TritonKit:
         self._limits, self._dtype, self._vectors, self._device = limits, dtype, vectors, device
         operators = [op for program in programs for op in program.operators]
         self._attention = {id(op): self._plan(op) for op in operators if isinstance(op, PagedAttention)}
-        attention = (self._attention_numbers(op) for op in operators if isinstance(op, PagedAttention))
-        self.attention_workspace = device.zeros(max(attention, default=0), dtype=torch.float32)
-        widths = [op.out.width for op in operators if isinstance(op, Linear)]
-        parts = _MOST_SPLITS * min(MOST_ROWS, limits.max_num_batched_tokens) * max(widths, default=0)
-        self._parts = device.zeros(parts, dtype=torch.float32)
-        shapes = {ExpertShape.of(op) for op in operators if isinstance(op, Experts)}
-        most = limits.max_num_batched_tokens
-        self._experts = {shape: ExpertMemory(shape, most, dtype, device) for shape in shapes}
+        sizes = step_limits(limits)
+        processors = self.num_processors
+        shares = share_numbers(programs, sizes.num_seqs, processors, batch_invariant=batch_invariant)
+        products = product_numbers(programs, sizes.num_tokens, processors, batch_invariant=batch_invariant)
+        self.attention_workspace = device.zeros(shares, dtype=torch.float32)
+        self._parts = device.zeros(products, dtype=torch.float32)
+        shapes = expert_shapes(programs)
+        self._experts = {shape: ExpertMemory(shape, sizes.num_tokens, dtype, device) for shape in shapes}
         self._draws = DrawMemory(limits.max_num_sampled, device)
         self._tables: dict[str, ExpertMatrices | None] = {}
 
@@ -113,12 +113,6 @@ class TritonKit:
 
         prefill = choose_prefill(op.head_dim, op.value_width, self._limits.block_size, self._dtype, self.arch)
         return AttentionPlan(options, functools.cache(decode), prefill)
-
-    def _attention_numbers(self, op: PagedAttention) -> int:
-        """Returns the f32 numbers that decode attention needs for any number of sequences."""
-        tile = self._attention[id(op)].decode
-        counts = range(1, self._limits.max_num_seqs + 1)
-        return max(decode_workspace(count, op.num_heads, op.value_width, tile(count).splits) for count in counts)
 
 
 def generation_of(device: Device) -> tuple[str, int]:

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from appliance.kernels.gpu.tiles import num_prefill_tiles, prefill_tiles
+from appliance.kernels.gpu.tiles import prefill_tiles
 from appliance.kernels.gpu.triton.attention_prefill import (
     PrefillTile,
     choose_prefill,
     prefill_attention,
 )
+from appliance.program.device_memory import num_prefill_tiles
 from tests.kernels.triton.oracle import DTYPES, assert_near, rest_of, span_of
 from tests.kernels.triton.paged import CASES, Case, Paged
 

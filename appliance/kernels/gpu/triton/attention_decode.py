@@ -16,9 +16,8 @@ from appliance.kernels.gpu.triton.attention import (
     load_queries,
 )
 from appliance.kernels.gpu.triton.launch import after_previous, launch, power_of_two, row_stride
+from appliance.program.device_memory import INVARIANT_SHARES, MOST_SHARES
 
-_MOST_SPLITS = 64
-_INVARIANT_SPLITS = 8
 _MOST_HEADS = 64  # of a group that one program attends to
 
 
@@ -138,8 +137,8 @@ def choose_decode(
     free = architecture(arch).shared_bytes - heads * (sizes["MAIN"] + sizes["TAIL"]) * dtype.itemsize
     keys = next((keys for keys in (64, 32) if 2 * keys * row_bytes <= free), 16)
     programs = num_seqs * num_kv_heads * triton.cdiv(group, heads)
-    wanted = _INVARIANT_SPLITS if batch_invariant else max(1, round(2 * num_processors / programs))
-    splits = min(power_of_two(wanted), _MOST_SPLITS, power_of_two(triton.cdiv(max_len, keys)))
+    wanted = INVARIANT_SHARES if batch_invariant else max(1, round(2 * num_processors / programs))
+    splits = min(power_of_two(wanted), MOST_SHARES, power_of_two(triton.cdiv(max_len, keys)))
     return DecodeTile(heads, keys, splits, 4 if sizes["VALUES"] <= 128 else 8, 3 if 2 * keys * row_bytes <= free else 1)
 
 

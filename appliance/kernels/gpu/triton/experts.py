@@ -13,10 +13,11 @@ from appliance.kernels.gpu.triton.experts_order import num_expert_tiles, order_b
 from appliance.kernels.gpu.triton.launch import after_previous, launch, power_of_two, row_stride
 from appliance.kernels.gpu.triton.linear import LinearTile
 from appliance.kernels.gpu.triton.packing import PackedQuantized
+from appliance.program.device_memory import EXPERT_TILE_ROWS
 from appliance.program.record import ActivationKind
 
 _BLOCK = 1024
-_LEAST_ROWS, _MOST_ROWS = 16, 64
+_LEAST_ROWS, _MOST_ROWS = 16, EXPERT_TILE_ROWS
 
 Matrix = torch.Tensor | PackedQuantized
 

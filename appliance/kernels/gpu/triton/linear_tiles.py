@@ -12,11 +12,11 @@ import torch
 from appliance.kernels.gpu.triton.architectures import architecture
 from appliance.kernels.gpu.triton.launch import power_of_two
 from appliance.kernels.gpu.triton.linear import MOST_ROWS, LinearTile
+from appliance.program.device_memory import PRODUCT_SHARES
 
 LinearKernel = Literal["gemv", "few_rows", "library"]
 _WIDE_GEMV, _SMALL_GEMV = LinearTile(1, 2048, 4), LinearTile(2, 1024, 2)
 _SMALL = 2 * 1024 * 1024  # numbers of a weight that stays in the second-level cache
-_MOST_SPLITS = 8
 
 
 def choose_linear(
@@ -49,6 +49,6 @@ def few_rows_tile(
     buffers = min(4, max(1, free // ((height + block) * depth * dtype.itemsize)))
     programs = math.ceil(features / height)
     wanted = max(1, round(num_processors / programs))
-    splits = min(wanted, _MOST_SPLITS, max(1, columns // (4 * depth)))
+    splits = min(wanted, PRODUCT_SHARES, max(1, columns // (4 * depth)))
     share = math.ceil(math.ceil(columns / splits) / depth) * depth
     return LinearTile(height, depth, 4, buffers, math.ceil(columns / share))

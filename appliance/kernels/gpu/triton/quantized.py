@@ -15,10 +15,10 @@ from appliance.kernels.gpu.triton.codes import code_constants, code_tensors, dec
 from appliance.kernels.gpu.triton.launch import after_previous, launch, power_of_two, row_stride
 from appliance.kernels.gpu.triton.linear import LinearTile, finish, sum_parts, target_of
 from appliance.kernels.gpu.triton.packing import PackedQuantized
+from appliance.program.device_memory import PRODUCT_SHARES
 from appliance.program.record import ActivationKind
 
 MOST_ROWS: Final = 32
-_MOST_SPLITS = 8
 
 
 @triton.jit
@@ -246,7 +246,7 @@ def choose_quantized(
     height = 64
     steps = triton.cdiv(weight.words.shape[1], words)
     wanted = max(1, round(2 * num_processors * height / weight.out_features))
-    splits = min(wanted, _MOST_SPLITS, max(1, steps // 4))
+    splits = min(wanted, PRODUCT_SHARES, max(1, steps // 4))
     share = triton.cdiv(steps, splits)
     stages = 4 if architecture(arch).shared_bytes > 64 * 1024 else 2
     padded = MOST_ROWS if batch_invariant else 0

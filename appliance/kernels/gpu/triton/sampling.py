@@ -13,9 +13,8 @@ import triton
 import triton.language as tl
 
 from appliance.kernels.gpu.triton.launch import after_previous, launch, row_stride
+from appliance.program.device_memory import DRAW_CHUNKS, DRAW_DIGITS
 
-CHUNKS: Final = 32  # programs of a row, unless a workspace says otherwise
-_DIGITS: Final = 16  # values of a digit of four bits
 _STEPS: Final = 8  # digits of a key
 _BLOCK: Final = 256
 
@@ -34,13 +33,13 @@ class SamplerWorkspace:
     sums: torch.Tensor
 
     @classmethod
-    def allocate(cls, num_rows: int, device: torch.device | str, chunks: int = CHUNKS) -> Self:
+    def allocate(cls, num_rows: int, device: torch.device | str, chunks: int = DRAW_CHUNKS) -> Self:
         """Allocates for exactly so many rows, and programs of a row, a power of two."""
 
         def of(dtype: torch.dtype, *shape: int) -> torch.Tensor:
             return torch.empty(*shape, dtype=dtype, device=device)
 
-        digits = 2, num_rows, chunks, _DIGITS
+        digits = 2, num_rows, chunks, DRAW_DIGITS
         return cls(
             of(torch.float32, num_rows, chunks), of(torch.int32, *digits), of(torch.float64, *digits),
             of(torch.int64, 2, num_rows), of(torch.float64, 2, num_rows), of(torch.int64, num_rows, 5),

@@ -1,0 +1,105 @@
+"""Part of pass `memory`: what a kernel set on torch keeps for a step beside weights and caches, and what torch takes
+while a step runs. What the set allocates itself comes from the functions that it asks as well."""
+
+from collections.abc import Iterator, Sequence
+
+from appliance.base.units import format_size
+from appliance.catalog.gpu_operators import gpu_implementation
+from appliance.plan.program import PlannedProgram
+from appliance.plan.sizes import ELEMENT_BYTES, StepSize, activation_formula
+from appliance.plan.types import MemoryItem, PrecisionPlan
+from appliance.program.attention import HeadLinear
+from appliance.program.device_memory import (
+    LOGPROB_ROWS,
+    StepLimits,
+    input_bytes,
+    kernel_bytes,
+    place_slots,
+    spare_block_bytes,
+)
+from appliance.program.operators import Linear, Operator, PagedAttention, StepProgram
+
+LOGPROB_BYTES = 36  # of a logit, while log-probabilities are taken: two f64 forms, and a stable sort with its places
+DRAW_BYTES = 64  # of a logit that torch filters and draws from: sorted logits, their places and masses in f64
+ADJUSTED_BYTES = 9  # of a logit with masks, biases and penalties: two copies, and a mask
+COPIES = 2  # of what an operator of torch makes: a result, and a step on the way to it
+
+
+def step_items(
+    programs: Sequence[PlannedProgram], precision: PrecisionPlan, limits: StepLimits, num_processors: int | None,
+    *, draws_on_torch: bool,
+) -> tuple[MemoryItem, ...]:  # fmt: skip
+    """The items of the largest step. programs: the model's, and the one with places for adapters, if there is one.
+
+    num_processors: of the GPU; None where no kernels run. draws_on_torch: filtered logits are asked for, which only
+    torch makes.
+    """
+    first, last = programs[0], programs[-1]  # slots live longer beside places for adapters, and one arena serves both
+    element = ELEMENT_BYTES[precision.activations]
+    bare = [program.program for program in programs]
+    arena = place_slots(last.program, limits, element).size_bytes
+    size = StepSize(limits.num_tokens, limits.num_sampled, 1, limits.max_model_len)
+    formula = activation_formula(last.liveness, last.program.logits, size, element)
+    inputs = input_bytes(limits, len(first.program.kv_layout().groups), _num_tile_lists(bare))
+    spare = spare_block_bytes(first.program, limits.block_size, precision.kv_dtype)
+    kernels = 0 if num_processors is None else kernel_bytes(bare, limits, element, num_processors)
+    parts = [
+        f"a step's numbers {format_size(inputs)}",
+        *([f"a block that no table has {format_size(spare)}"] if spare else []),
+        *([f"what kernels hand on {format_size(kernels)}"] if kernels else []),
+    ]
+    kept = inputs + spare + 4 * limits.num_sampled + kernels
+    has_kernels = num_processors is not None
+    return (
+        MemoryItem(name="activations", size_bytes=arena, formula=f"{formula}; logits and routing in 4"),
+        MemoryItem(name="workspace", size_bytes=kept, formula=", ".join(parts)),
+        _temporaries(last, limits, element, has_kernels=has_kernels, draws_on_torch=draws_on_torch or not has_kernels),
+    )
+
+
+def host_items(program: PlannedProgram, limits: StepLimits) -> tuple[MemoryItem, ...]:
+    """The host's memory from which a GPU copies by itself."""
+    size = input_bytes(limits, len(program.program.kv_layout().groups), _num_tile_lists([program.program]))
+    return (MemoryItem(name="pinned", size_bytes=size, formula="a step's numbers, in memory that the device reads"),)
+
+
+def _num_tile_lists(programs: Sequence[StepProgram]) -> int:
+    attention = (op for program in programs for op in program.operators if isinstance(op, PagedAttention))
+    return len({(op.head_dim, op.value_width) for op in attention})
+
+
+def _temporaries(
+    program: PlannedProgram, limits: StepLimits, element: int, *, has_kernels: bool, draws_on_torch: bool
+) -> MemoryItem:
+    """The most that torch takes at once: in an operator, or while it samples."""
+    vocabulary, rows = program.program.logits.width, limits.num_sampled
+    drawing = rows * vocabulary * (DRAW_BYTES if draws_on_torch else ADJUSTED_BYTES)
+    sampling = drawing + min(rows, LOGPROB_ROWS) * vocabulary * LOGPROB_BYTES
+    largest = max(_operator_bytes(program, limits, element, has_kernels=has_kernels), default=(0, ""))
+    what = "filters, draws and log-probabilities" if sampling >= largest[0] else largest[1]
+    size = max(sampling, largest[0])
+    return MemoryItem(name="temporaries", size_bytes=size, formula=f"at most, while torch runs: {what}")
+
+
+def _operator_bytes(
+    program: PlannedProgram, limits: StepLimits, element: int, *, has_kernels: bool
+) -> Iterator[tuple[int, str]]:
+    """Yields what torch takes in an operator: quantized matrices made dense, and results beside the arena."""
+    for op in program.program.operators:
+        name, by = type(op).__name__, gpu_implementation(type(op).__name__, with_triton=has_kernels)
+        is_product = isinstance(op, Linear | HeadLinear)
+        dense = sum(_dense_bytes(program, weight, element) for weight in op.named(op.matrices) if is_product)
+        made = 0 if by == "triton" else COPIES * _slot_bytes(op, limits, 4 if by == "reference" else element)
+        yield dense + made, f"{name} by {by}"
+
+
+def _dense_bytes(program: PlannedProgram, name: str, element: int) -> int:
+    """Returns the bytes of a quantized matrix as the vendor's library multiplies it; of a dense one none."""
+    weight = program.weights.get(name)
+    if weight is None or weight.columns is None or not program.form(weight).is_quantized:
+        return 0
+    return weight.copies * weight.rows * weight.columns * element
+
+
+def _slot_bytes(op: Operator, limits: StepLimits, element: int) -> int:
+    return sum(limits.rows[slot.extent] * slot.width * element for slot in set(op.slots()))

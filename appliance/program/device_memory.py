@@ -1,0 +1,170 @@
+"""What the executor on torch allocates beside weights and caches of a device: the plan and the executor ask the same
+functions, so that what is planned is what is taken."""
+
+from collections.abc import Iterable, Sequence
+from math import ceil
+from typing import Final, NamedTuple
+
+import msgspec
+
+from appliance.program.arena import Arena, Liveness
+from appliance.program.caches import KV_BYTES
+from appliance.program.operators import Linear, PagedAttention, StepProgram
+from appliance.program.routing import ChooseExperts, Experts
+from appliance.program.slots import Extent, Slot
+
+ALIGNMENT: Final = 64  # bytes; compilers of kernels make other code for pointers that are not multiples of 16
+SPARE_COLUMNS: Final = 8  # of block tables, which may have more columns than the longest sequence has blocks
+MOST_SHARES: Final = 64  # of a sequence's keys, which attend at the same time
+INVARIANT_SHARES: Final = 8  # of every sequence, where rows round alike in every batch
+FEW_ROWS: Final = 64  # of a product by a kernel of ours; the vendor's library multiplies more
+PRODUCT_SHARES: Final = 8  # of a product's columns
+EXPERT_TILE_ROWS: Final = 64  # rows of an expert that are multiplied together, at most
+LEAST_TILE_ROWS: Final = 16  # new tokens of a sequence that attend together, at least
+LOGPROB_ROWS: Final = 64  # whose log-probabilities are taken at the same time
+DRAW_CHUNKS: Final = 32  # programs that draw from one row
+DRAW_DIGITS: Final = 16  # values of a digit of four bits
+_INT32, _F32, _F64 = 4, 4, 8
+
+
+class StepLimits(msgspec.Struct, frozen=True):
+    """The sizes of the largest step, as kernels.execution.ExecutionLimits has them."""
+
+    num_tokens: int
+    num_seqs: int
+    num_sampled: int
+    max_model_len: int
+    block_size: int
+
+    @property
+    def rows(self) -> dict[Extent, int]:
+        return {Extent.TOKENS: self.num_tokens, Extent.SAMPLED: self.num_sampled}
+
+
+class ExpertShape(NamedTuple):
+    """What the memory of routed experts depends on. opened, inner, out: columns of the rows that experts compute."""
+
+    num_experts: int
+    num_chosen: int
+    opened: int
+    inner: int
+    out: int
+
+    @classmethod
+    def of(cls, op: Experts) -> "ExpertShape":
+        return cls(op.num_experts, op.num_chosen, op.width * (2 if op.is_gated else 1), op.width, op.out.width)
+
+    def positions(self, num_tokens: int) -> int:
+        """Returns the most rows that the pairs of a token and an expert take, each expert's rows in whole tiles."""
+        return num_tokens * self.num_chosen + self.num_experts * EXPERT_TILE_ROWS
+
+    def integers(self, num_tokens: int) -> tuple[int, ...]:
+        """Returns the lengths of the int32 arrays that order pairs: counts, places, order, and experts of tiles."""
+        positions = self.positions(num_tokens)
+        return self.num_experts, num_tokens * self.num_chosen, positions, positions
+
+    def size_bytes(self, num_tokens: int, element_bytes: int) -> int:
+        floats = self.positions(num_tokens) * (self.opened + self.inner + self.out)
+        return _INT32 * sum(self.integers(num_tokens)) + element_bytes * floats
+
+
+def expert_shapes(programs: Iterable[StepProgram]) -> set[ExpertShape]:
+    """Returns the shapes that need memory: layers of one shape share it."""
+    return {ExpertShape.of(op) for program in programs for op in program.operators if isinstance(op, Experts)}
+
+
+def table_columns(limits: StepLimits) -> int:
+    """Returns the columns of the widest block table."""
+    return ceil(limits.max_model_len / limits.block_size) + SPARE_COLUMNS
+
+
+def input_bytes(limits: StepLimits, num_groups: int, num_tile_lists: int = 0) -> int:
+    """Returns the bytes of the buffer of a step's numbers, of which the host has one and the device one.
+
+    num_tile_lists: sizes of tiles in which kernels want the tokens of sequences that have several.
+    """
+    tokens, seqs = limits.num_tokens, limits.num_seqs
+    numbers = tokens * (4 + num_groups) + 2 * seqs + 1 + num_groups * seqs * table_columns(limits) + limits.num_sampled
+    numbers += num_tile_lists * 2 * num_prefill_tiles(tokens, seqs, LEAST_TILE_ROWS)
+    return _INT32 * numbers + (9 + num_tile_lists) * ALIGNMENT
+
+
+def num_prefill_tiles(num_tokens: int, num_seqs: int, tile_rows: int) -> int:
+    """Returns the most tiles that a step of so many new tokens in so many sequences can have."""
+    return num_tokens // tile_rows + num_seqs
+
+
+def share_numbers(
+    programs: Iterable[StepProgram], num_seqs: int, num_processors: int, *, batch_invariant: bool = False
+) -> int:
+    """Returns the f32 numbers in which decode attention leaves the shares of sequences, of any number of them.
+
+    There are shares enough for two programs on each processor, and their number is a power of two, so that all
+    sequences together have fewer than four programs a processor; one share of each needs nothing.
+    """
+    attention = [op for program in programs for op in program.operators if isinstance(op, PagedAttention)]
+
+    def shares(op: PagedAttention) -> int:
+        wanted = ceil(4 * num_processors / op.num_kv_heads)
+        return min(MOST_SHARES * num_seqs, INVARIANT_SHARES * num_seqs if batch_invariant else wanted)
+
+    return max((shares(op) * op.num_heads * (op.value_width + 2) for op in attention), default=0)
+
+
+def product_numbers(
+    programs: Iterable[StepProgram], num_tokens: int, num_processors: int, *, batch_invariant: bool = False
+) -> int:
+    """Returns the f32 numbers in which products of few rows leave the shares of their columns.
+
+    Columns are shared out only where the features leave processors without a program, of 64 features, or half of them
+    without a second one; all shares together have fewer than 512 / 3 features a processor then. batch_invariant:
+    kernels of ours multiply any number of rows.
+    """
+    widths = (op.out.width for program in programs for op in program.operators if isinstance(op, Linear))
+    features = min(PRODUCT_SHARES * max(widths, default=0), ceil(512 * num_processors / 3))
+    return features * (num_tokens if batch_invariant else min(FEW_ROWS, num_tokens))
+
+
+def draw_bytes(num_rows: int, chunks: int = DRAW_CHUNKS) -> int:
+    """Returns the bytes that the kernels of draws hand on: largest logits and sums by chunk, counts and masses by digit
+    (of even and of odd steps), digits chosen so far, what is to be kept, and five limits of a row."""
+    by_chunk = chunks * (_F32 + _F64 + 2 * DRAW_DIGITS * (_INT32 + _F64))
+    return num_rows * (by_chunk + 2 * (8 + _F64) + 5 * 8)
+
+
+def kernel_bytes(
+    programs: Sequence[StepProgram], limits: StepLimits, element_bytes: int, num_processors: int,
+    *, batch_invariant: bool = False,
+) -> int:  # fmt: skip
+    """Returns the bytes in which kernels leave what they hand on: shares, pairs of experts, and draws."""
+    numbers = share_numbers(programs, limits.num_seqs, num_processors, batch_invariant=batch_invariant)
+    numbers += product_numbers(programs, limits.num_tokens, num_processors, batch_invariant=batch_invariant)
+    experts = (shape.size_bytes(limits.num_tokens, element_bytes) for shape in expert_shapes(programs))
+    return _F32 * numbers + sum(experts) + draw_bytes(limits.num_sampled)
+
+
+def spare_block_bytes(program: StepProgram, block_size: int, kv_dtype: str) -> int:
+    """Returns the bytes of the block of all lanes that no table has: tokens without a slot are written there."""
+    widths = sum(
+        max(program.caches[cache].num_kv_heads * program.caches[cache].key_dim for cache in lane)
+        + max(program.caches[cache].num_kv_heads * sum(program.caches[cache].stored_dims[1:]) for cache in lane)
+        for lane in program.kv_layout().lanes()
+    )
+    return widths * block_size * KV_BYTES[kv_dtype]
+
+
+def wide_slots(program: StepProgram) -> frozenset[int]:
+    """Returns the slots that are f32 whatever the activations are: logits are sampled from, and routing is decided."""
+    routing = (slot for op in program.operators if isinstance(op, ChooseExperts) for slot in (op.logits, op.factors))
+    return frozenset({program.logits.index, *(slot.index for slot in routing)})
+
+
+def place_slots(program: StepProgram, limits: StepLimits, element_bytes: int) -> Arena:
+    """Places the slots of a program: those whose type it leaves open (f32) have the activations' width."""
+    wide, rows = wide_slots(program), limits.rows
+
+    def size_of(slot: Slot) -> int:
+        is_open = slot.dtype == "f32" and slot.index not in wide
+        return rows[slot.extent] * (slot.width * element_bytes if is_open else slot.row_bytes)
+
+    return Liveness.of(program).arena(size_of)
