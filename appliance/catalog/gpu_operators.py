@@ -1,10 +1,13 @@
 """Who runs each operator in a set on torch: known without torch, so that a plan can say it."""
 
+from collections.abc import Mapping
 from typing import Final, Literal
+
+FEW_ROWS: Final = 64  # of a product by a kernel of ours; the vendor's library multiplies more
 
 GpuImplementation = Literal["triton", "torch", "reference"]
 
-# Of ours, in kernels/gpu/with_triton.py. Products of more than 64 rows are the vendor's library's, by torch.
+# Of ours, in kernels/gpu/with_triton.py. Products of more rows are the vendor's library's, by torch.
 BY_TRITON: Final = frozenset({
     "Activation", "Embed", "Experts", "GatedActivation", "GatherRows", "HeadNorm", "KvWrite", "LayerNorm", "Linear",
     "PagedAttention", "RmsNorm", "Rope",
@@ -21,3 +24,17 @@ def gpu_implementation(operator: str, *, with_triton: bool) -> GpuImplementation
     if with_triton and operator in BY_TRITON:
         return "triton"
     return "torch" if operator in BY_TORCH else "reference"
+
+
+def gpu_refusals(operator: str, *, with_triton: bool) -> Mapping[str, str]:
+    """Returns why the others do not run the operators of a record, by who they are."""
+    chosen = gpu_implementation(operator, with_triton=with_triton)
+    floor = "the oracle's function, in f32"
+    if chosen == "reference":
+        return {"triton": "no kernel of ours does it yet", "torch": "no function of ours does it yet"}
+    no_kernel = "no kernel of ours does it yet" if operator not in BY_TRITON else "Triton compiles for GPUs"
+    if chosen == "torch":
+        return {"triton": no_kernel, "reference": floor}
+    if operator == "Linear":
+        return {"library": f"only above {FEW_ROWS} rows, where it is faster", "reference": floor}
+    return {"torch": "several kernels in place of one", "reference": floor}

@@ -6,6 +6,7 @@ import msgspec
 
 from appliance.catalog.formats import CODED_LAYOUTS, INTEGER_LAYOUTS
 
+# compiled here: by a compiler for that device, with its logic run by an emulator or an interpreter, and on no device.
 SupportClass = Literal["tested here", "compiled here", "untested"]
 DeviceKind = Literal["cpu", "cuda", "rocm"]
 
@@ -115,8 +116,8 @@ _TABLE = (
     KernelSetFacts("cpu-amx", "cpu", "compiled here", _CPU_MODULE, required_flags=_AMX_FLAGS,
                    integer_activation_bytes=1),
     _on_torch("torch", "cpu", "tested here", is_automatic=False),
-    _on_torch("cuda", "cuda", "untested"),
-    _on_torch("rocm", "rocm", "untested"),
+    _on_torch("cuda", "cuda", "compiled here"),
+    _on_torch("rocm", "rocm", "compiled here"),
 )  # fmt: skip
 
 KERNEL_SETS: dict[str, KernelSetFacts] = {entry.name: entry for entry in _TABLE}

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from appliance.base.native import build_hint
-from appliance.catalog.gpu_operators import gpu_implementation
+from appliance.catalog.gpu_operators import gpu_implementation, gpu_refusals
 from appliance.catalog.kernel_sets import KERNEL_SETS, MODELLING, KernelSetFacts, torch_obstacle
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
@@ -143,6 +143,8 @@ def _variants(record: type[Operator], program: PlannedProgram, precision: Precis
 def _choice(record: type[Operator], variant: str, selection: Selection) -> KernelChoice:
     name = f"{record.__name__}[{variant}]" if variant else record.__name__
     refused = {other: _variant_obstacle(other, record, variant) or why for other, why in selection.refused.items()}
+    if selection.chosen.uses_torch:
+        refused |= gpu_refusals(record.__name__, with_triton=selection.chosen.device != "cpu")
     return KernelChoice(operator=name, implementation=_implementation(record, selection.chosen), refused=refused)
 
 

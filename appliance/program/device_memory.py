@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from appliance.catalog.gpu_operators import FEW_ROWS
 from appliance.program.arena import Arena, Liveness
 from appliance.program.caches import KV_BYTES
 from appliance.program.operators import Linear, PagedAttention, StepProgram
@@ -17,7 +18,6 @@ ALIGNMENT: Final = 64  # bytes; compilers of kernels make other code for pointer
 SPARE_COLUMNS: Final = 8  # of block tables, which may have more columns than the longest sequence has blocks
 MOST_SHARES: Final = 64  # of a sequence's keys, which attend at the same time
 INVARIANT_SHARES: Final = 8  # of every sequence, where rows round alike in every batch
-FEW_ROWS: Final = 64  # of a product by a kernel of ours; the vendor's library multiplies more
 PRODUCT_SHARES: Final = 8  # of a product's columns
 EXPERT_TILE_ROWS: Final = 64  # rows of an expert that are multiplied together, at most
 LEAST_TILE_ROWS: Final = 16  # new tokens of a sequence that attend together, at least

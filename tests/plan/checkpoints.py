@@ -5,10 +5,11 @@ the header of a GGUF file without its vocabulary, written by `python -m tests.pl
 """
 
 import json
+import re
 from collections.abc import Iterator
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -23,6 +24,21 @@ ELEMENT_BYTES = {"bf16": 2, "f16": 2, "f32": 4}
 CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
 Tensor = tuple[str, tuple[int, ...]]
+
+
+class Coded(NamedTuple):
+    """Matrices that a checkpoint stores as codes: of which names, and what a group of codes takes."""
+
+    names: re.Pattern[str]
+    storage: str
+    method: str
+    bits: int
+    group: int  # codes with one scale
+    scale_bytes: int
+
+
+MXFP4_EXPERTS = Coded(re.compile(r"experts\.\d*\.?(gate_up|down)_proj$"), "mxfp4", "mxfp4", 4, 32, 1)
+FP8_BLOCKS = Coded(re.compile(r"layers.*_proj(_with_mqa)?\.weight$"), "f8_g128", "fp8", 8, 128 * 128, 4)
 
 
 def from_config(name: str, **changes: Any) -> ModelFacts:
@@ -49,13 +65,22 @@ def from_config(name: str, **changes: Any) -> ModelFacts:
     )
 
 
-def described_by_itself(model: ModelFacts, storage: str = "bf16") -> ModelFacts:
-    """The model with the tensors that its family reads, in the shapes that its program has."""
+def described_by_itself(model: ModelFacts, storage: str = "bf16", coded: Coded | None = None) -> ModelFacts:
+    """The model with the tensors that its family reads, in the shapes that its program has.
+
+    coded: the matrices that are stored as codes.
+    """
     shapes = stated_shapes(msgspec.structs.replace(model, tensors=()))
-    tensors = tuple(
-        _tensor(name, name, shape, storage, "model.safetensors", 0, prod(shape) * 2) for name, shape in shapes.items()
-    )
-    return msgspec.structs.replace(model, tensors=tensors)
+
+    def tensor(name: str, shape: tuple[int, ...]) -> TensorFacts:
+        if coded is None or len(shape) < 2 or not coded.names.search(name):
+            return _tensor(name, name, shape, storage, "model.safetensors", 0, prod(shape) * 2)
+        size = prod(shape) * coded.bits // 8 + prod(shape) // coded.group * coded.scale_bytes
+        return _tensor(name, name, shape, coded.storage, "model.safetensors", 0, size)
+
+    tensors = tuple(tensor(name, shape) for name, shape in shapes.items())
+    quantization = model.quantization if coded is None else coded.method
+    return msgspec.structs.replace(model, tensors=tensors, quantization=quantization)
 
 
 def _tensors(config: dict[str, Any]) -> Iterator[Tensor]:

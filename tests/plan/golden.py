@@ -50,7 +50,7 @@ def _sections(name: str, model: ModelFacts) -> Iterator[str]:
     loaded = load_text(SPEC.format(name=name), f"{name}.yaml", environ={})
     for machine in MACHINES:
         yield f"### {name} on {machine}\n"
-        yield _without_digests(_planned(loaded, machine, model)) + "\n"
+        yield without_digests(_planned(loaded, machine, model)) + "\n"
 
 
 def _planned(loaded: LoadedSpec, machine: str, model: ModelFacts) -> str:
@@ -62,5 +62,5 @@ def _planned(loaded: LoadedSpec, machine: str, model: ModelFacts) -> str:
         return f"exit {int(error.exit_code)}\n{error.report()}"
 
 
-def _without_digests(text: str) -> str:
+def without_digests(text: str) -> str:
     return "\n".join(line for line in text.splitlines() if not line.startswith("plan "))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from .checkpoints import DATA, write_header
 from .golden import MODELS, golden_text
+from .golden_gpus import gpus_text
 
 
 def main(arguments: list[str]) -> None:
@@ -13,6 +14,7 @@ def main(arguments: list[str]) -> None:
         return
     for name, make in MODELS.items():
         (DATA / "plans" / f"{name}.txt").write_text(golden_text(name, make))
+    (DATA / "plans" / "gpus.txt").write_text(gpus_text())
 
 
 if __name__ == "__main__":

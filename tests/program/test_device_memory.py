@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from appliance.catalog.gpu_operators import FEW_ROWS
 from appliance.kernels.gpu.triton.attention_decode import choose_decode, decode_workspace
 from appliance.kernels.gpu.triton.linear_tiles import choose_linear
 from appliance.kernels.gpu.triton.packing import PackedQuantized, pack
@@ -13,7 +14,7 @@ from appliance.kernels.gpu.triton.quantized import choose_quantized
 from appliance.kernels.gpu.triton.sampling import SamplerWorkspace
 from appliance.kernels.layout import Layout
 from appliance.program.caches import KvShape
-from appliance.program.device_memory import FEW_ROWS, draw_bytes, product_numbers, share_numbers
+from appliance.program.device_memory import draw_bytes, product_numbers, share_numbers
 from appliance.program.operators import Linear, PagedAttention, StepProgram
 from tests.kernels.harness import Graph, random_quantized, whole
 

@@ -10,9 +10,9 @@ import torch
 import triton
 import triton.language as tl
 
+from appliance.catalog.gpu_operators import FEW_ROWS
 from appliance.kernels.gpu.triton.activation import ACTIVATIONS, activate
 from appliance.kernels.gpu.triton.launch import after_previous, launch, power_of_two, row_stride
-from appliance.program.device_memory import FEW_ROWS
 from appliance.program.record import ActivationKind
 
 MOST_ROWS: Final = FEW_ROWS
