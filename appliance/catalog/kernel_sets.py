@@ -61,6 +61,7 @@ class KernelSetFacts(msgspec.Struct, frozen=True):
     panel: int = 16  # rows of a weight and elements of a KV head are padded to this
     uses_torch: bool = False  # runs on torch, whose build has to know the device
     is_batch_invariant: bool = True  # False: a row rounds by how many rows are computed with it
+    has_graphs: bool = False  # it runs operators one by one, and can capture several as a graph
     is_automatic: bool = True  # False: planned only if a profile or a spec names it
     runs: Literal["programs", "models"] = "programs"  # models: modelling code that is not ours, in one float type
 
@@ -91,6 +92,7 @@ def _on_torch(name: str, device: DeviceKind, support: SupportClass, *, is_automa
         panel=1,
         uses_torch=True,
         is_batch_invariant=False,
+        has_graphs=True,
         is_automatic=is_automatic,
     )
 

@@ -10,6 +10,7 @@ from appliance.base.environ import state_dir
 from appliance.base.errors import ApplianceError, ExitCode
 from appliance.base.units import format_size
 from appliance.deploy.adapters import adapter_status, adapter_text
+from appliance.deploy.graphs import graphs_status
 from appliance.deploy.lock import owner_of
 from appliance.deploy.naming import find_deployment
 from appliance.deploy.observe import observe
@@ -63,6 +64,7 @@ def _status(state: DeploymentState) -> dict[str, Any]:
         body["uptime_s"] = round(time.time() - current.started_at, 1)
         body["memory_bytes"] = resident_bytes([current.process, *descendants(current.process)])
         body["speculation"] = speculation_status(current.url)
+        body["graphs"] = graphs_status(current.url)
         body["adapters"] = [adapter_status(each) for each in seen.adapters or ()]
         body["weights"] = _weights(state.generation(current.home_generation).folder)
     return body
@@ -98,6 +100,12 @@ def _drafts(speculation: dict[str, Any] | None) -> str | None:
     return "; ".join([*methods, f"steps: {', '.join(steps) or 'none yet'}"])
 
 
+def _graphs(graphs: dict[str, Any] | None) -> str | None:
+    if graphs is None:
+        return None
+    return f"{graphs['captured']} of {graphs['planned']} sizes captured, in {graphs['seconds']:.2f} s"
+
+
 def _text(status: dict[str, Any]) -> str:
     shown = {
         "state": status["readiness"] + (f" ({status['reason']})" if status["reason"] else ""),
@@ -109,6 +117,7 @@ def _text(status: dict[str, Any]) -> str:
         "weights": _origin(status.get("weights")),
         "adapters": "; ".join(map(adapter_text, status.get("adapters", ()))) or None,
         "drafts": _drafts(status.get("speculation")),
+        "graphs": _graphs(status.get("graphs")),
         "generation": status.get("generation"),
         "plan": status["engine_sha256"][:12] if "engine_sha256" in status else None,
         "spec": status.get("spec"),

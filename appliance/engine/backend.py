@@ -12,7 +12,7 @@ from appliance.engine.adapters import AdapterStore
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.scripted import Script, ScriptedExecutable, scripted_model
 from appliance.kernels.binding import load_kernel_set, load_model_set
-from appliance.kernels.execution import Execution, ExecutionLimits, Numerics, Placement
+from appliance.kernels.execution import Execution, ExecutionLimits, Graphs, Numerics, Placement
 from appliance.kernels.interface import Executable
 from appliance.kernels.reports import WeightsReport
 from appliance.loading.model import LoadedModel, load_model
@@ -101,7 +101,7 @@ def execution_of(plan: EnginePlan, config: SchedulerConfig) -> Execution:
     if plan.adapters is not None:
         numerics = replace(numerics, lora_dtype=plan.adapters.dtype)
     placement = Placement(plan.kernels.num_threads, plan.device, plan.kernels.screen_logits)
-    return Execution(limits, numerics, placement)
+    return Execution(limits, numerics, placement, Graphs(plan.graphs.decode_sizes, plan.graphs.token_sizes))
 
 
 def _scripted(plan: EnginePlan, config: SchedulerConfig, progress: Progress) -> Backend:

@@ -18,10 +18,12 @@ from appliance.engine.core.results import Outputs, ended_output
 from appliance.engine.core.scheduler import Scheduler
 from appliance.engine.faults import row_fault
 from appliance.engine.grammar.gate import GrammarGate, closed_gate
+from appliance.engine.idle import IdleWork
 from appliance.engine.messages import (
     AbortRequest,
     EngineEvent,
     EngineMessage,
+    EngineStats,
     ErrorKind,
     FinishReason,
     GenerateRequest,
@@ -82,7 +84,7 @@ class EngineLoop:
         self.boot_report = boot_report if boot_report is not None else raw(None)
         self._clock = clock
         self._before_step = before_step
-        self._prefault_blocks = prefault_blocks
+        self._idle = IdleWork(runner.executable, scheduler.kv.pool, prefault_blocks)
         self._ended = 0.0  # when the model's last step ended
         self._draining: list[tuple[bytes, str]] | None = None  # (client, call id) to answer once idle
 
@@ -171,14 +173,8 @@ class EngineLoop:
         return AdaptersServed() if self._adapters is None else self._adapters.current
 
     def idle(self) -> bool:
-        """Uses idle time: makes one more cache block resident. Returns False when enough blocks are."""
-        if not self._runner.is_lazy:
-            return False
-        block = self._scheduler.kv.pool.touch_next(self._prefault_blocks)
-        if block is None:
-            return False
-        self._runner.prefault(block)
-        return True
+        """Does a small part of the work that is left for idle moments. Returns False when all is done."""
+        return self._idle.do_next()
 
     def drained(self) -> Events:
         """Answers the calls that wait for an idle engine, once it is idle."""
@@ -300,7 +296,7 @@ class EngineLoop:
             case "boot_report":
                 return [(client, UtilityResult(call_id=message.call_id, value=self.boot_report))]
             case "stats":
-                value = self._scheduler.stats(self._clock())
+                value = self._stats()
             case "reset_prefix_cache":
                 value = self._scheduler.kv.reset()
             case "drain":
@@ -316,11 +312,14 @@ class EngineLoop:
                 value = self._runner.stop_profile()
         return [(client, UtilityResult(call_id=message.call_id, value=raw(value)))]
 
+    def _stats(self) -> EngineStats:
+        return msgspec.structs.replace(self._scheduler.stats(self._clock()), graphs=self._idle.graphs)
+
     def _events(self, outputs: Outputs) -> Events:
         if not outputs:
             return []
         checked = outputs.pop(CHECKER, None)
-        stats = self._scheduler.stats(self._clock())
+        stats = self._stats()
         events: Events = [(client, OutputBatch(batch, stats)) for client, batch in outputs.items()]
         if checked is not None and self._adapters is not None:
             events += _adapter_events(self._adapters.checked(checked))

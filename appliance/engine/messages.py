@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 import msgspec
 
 from appliance.engine.adapter_messages import AdapterSet, AdaptersServed, AdapterStats
+from appliance.engine.graph_messages import GraphStats
 from appliance.plan.types import MODEL_METHODS, EnginePlan, SpeculationPlan
 
 
@@ -322,6 +323,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens_per_s: float = 0.0  # prefill speed beside the current decodes; 0 before any was measured
     speculation: SpeculationStats | None = None  # None: the plan has none
     adapters: AdapterStats | None = None  # None: there are no places for any
+    graphs: GraphStats | None = None  # None: none are planned
 
 
 class OutputBatch(msgspec.Struct, frozen=True, tag="outputs"):

@@ -24,7 +24,7 @@ from appliance.engine.rows import Rows
 from appliance.engine.saying import Said, say_single, say_with_drafts
 from appliance.engine.step import Chunk, Drafted, DraftTokens, DraftWish, NewRow, RowError, StepPlan, StepResult
 from appliance.kernels.errors import StepError
-from appliance.kernels.interface import Eager, Executable, Lazy, Screened, StepInputs
+from appliance.kernels.interface import Eager, Executable, Screened, StepInputs
 from appliance.kernels.logits import Logits
 from appliance.kernels.sampling import LogprobsMode, SampledBatch, SamplingBatch
 
@@ -141,14 +141,9 @@ class Runner:
         self.laps.given_up()
 
     @property
-    def is_lazy(self) -> bool:
-        """The cache has memory that can be made resident in advance."""
-        return isinstance(self._executable, Lazy)
-
-    def prefault(self, block: int) -> None:
-        """Makes a cache block's memory resident (see Lazy)."""
-        assert isinstance(self._executable, Lazy), "asked by is_lazy"
-        self._executable.prefault(block)
+    def executable(self) -> Executable:
+        """What runs the model."""
+        return self._executable
 
     def start_profile(self) -> None:
         """Profiles from now on until `stop_profile`; a profile that runs already is restarted."""

@@ -25,6 +25,7 @@ from appliance.plan.draft_model import DraftingSizes, plan_draft_model
 from appliance.plan.experts import plan_experts
 from appliance.plan.features import check_compatibility, refuse_unbuilt
 from appliance.plan.fit import with_suggestions
+from appliance.plan.graphs import plan_graphs
 from appliance.plan.hashes import with_hashes
 from appliance.plan.inputs import PlanInputs, ResolvedFiles
 from appliance.plan.kernels import plan_kernels, select_kernel_set
@@ -96,6 +97,7 @@ def run_passes(inputs: PlanInputs) -> Outcome:
         block_size=block_size,
         num_threads=kernels.num_threads,
         screen=request_screen(inputs, program, precision, ledger),
+        graphs=plan_graphs(inputs, selection.chosen, scheduler, ledger),
         speculation=speculation,
         adapters=plan_adapters(inputs, program, pooling, context.limit, ledger),
         draft_model=plan_draft_model(inputs, drafting, selection.chosen, head, ledger),
@@ -114,6 +116,7 @@ def run_passes(inputs: PlanInputs) -> Outcome:
         loading=plan_loading(inputs),
         precision=precision,
         kernels=msgspec.structs.replace(kernels, screen_logits=planned.screen_logits),
+        graphs=needs.graphs,
         memory=planned.memory,
         cache=plan_cache(inputs, needs.block_size, planned, pooling, ledger),
         scheduler=scheduler,
@@ -128,16 +131,16 @@ def run_passes(inputs: PlanInputs) -> Outcome:
         batch=plan_batch(inputs, scheduler.max_num_seqs),
         bench=plan_bench(inputs),
         **_told(ledger),
-        spec_sha256=inputs.loaded.sha256,
-        engine_sha256="",
-        serving_sha256="",
     )
     return Outcome(with_hashes(plan), ledger)
 
 
 def _named(inputs: PlanInputs) -> dict[str, Any]:
-    """What is planned, and for which machine."""
+    """What is planned, and for which machine. Digests of the plan are made of the whole."""
     return {
+        "spec_sha256": inputs.loaded.sha256,
+        "engine_sha256": "",
+        "serving_sha256": "",
         "appliance_version": __version__,
         "name": inputs.spec.name,
         "device": inputs.profile.device,

@@ -29,7 +29,7 @@ LIVE_SPECULATION_FIELDS = ("enabled", "num_tokens", "adaptive", "disable_by_batc
 ADAPTER_FIELDS = ("served", "max_cpu_loras")
 ENGINE_SECTIONS = (
     *("version", "appliance_version", "device", "loading", "precision"),
-    *("kernels", "cache", "scheduler", "parallel"),
+    *("kernels", "graphs", "cache", "scheduler", "parallel"),
 )
 LIVE_SECTIONS = ("name", "restart", "serving", "slo", "batch", "bench", "degraded")
 

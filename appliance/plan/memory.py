@@ -8,6 +8,7 @@ from appliance.plan.adapters import PlannedAdapters
 from appliance.plan.context import ContextRequest
 from appliance.plan.device_memory import host_items, step_items
 from appliance.plan.draft_model import PlannedDraftModel
+from appliance.plan.graphs import graphs_item
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
 from appliance.plan.program import PlannedProgram
@@ -25,6 +26,7 @@ from appliance.plan.sizes import (
 from appliance.plan.speculation import drafts_item
 from appliance.plan.states import plan_states
 from appliance.plan.types import (
+    GraphsPlan,
     KvGroupPlan,
     MemoryItem,
     MemoryPlan,
@@ -53,6 +55,7 @@ class MemoryNeeds(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int
     num_threads: int
     screen: ScreenRequest | None
+    graphs: GraphsPlan = GraphsPlan()
     speculation: SpeculationPlan | None = None
     adapters: PlannedAdapters | None = None
     draft_model: PlannedDraftModel | None = None
@@ -142,6 +145,7 @@ def _device(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> _Device:
             _weights(needs),
             *_screen(needs.screen),
             *_step_items(inputs, needs),
+            *graphs_item(needs.graphs, needs.program, needs.precision, needs.scheduler),
             *drafts_item(needs.speculation),
             *(() if needs.draft_model is None else needs.draft_model.items()),
             *(() if needs.adapters is None else needs.adapters.items()),

@@ -13,6 +13,7 @@ from appliance.plan.types import (
     RANDOM_WEIGHTS,
     AdaptersPlan,
     EnginePlan,
+    GraphsPlan,
     KernelChoice,
     KvGroupPlan,
     MemoryPlan,
@@ -67,10 +68,18 @@ def _heading(plan: EnginePlan) -> Iterator[str]:
         f"{', chunked prefill' if scheduler.chunked_prefill else ''}",
     )
     caching = f"prefix caching by {cache.hash_algorithm}" if cache.prefix_caching else "no prefix caching"
+    yield from _graphs(plan.graphs)
     blocks = f"{cache.num_blocks:,} blocks of {cache.block_size} tokens in {plan.precision.kv_dtype}"
     ahead = f", {cache.prefault_blocks:,} of them resident ahead" if cache.prefault_blocks else ""
     yield _row("cache", f"{blocks}{ahead}, {caching}")
     yield _row("listens", f"{_address(plan.serving)}, {_keys(plan.serving.auth)}")
+
+
+def _graphs(graphs: GraphsPlan) -> Iterator[str]:
+    if graphs.num_graphs:
+        kinds = {"sequences that decode": graphs.decode_sizes, "tokens of other steps": graphs.token_sizes}
+        sizes = [f"{len(each)} sizes to {each[-1]} {what}" for what, each in kinds.items() if each]
+        yield _row("graphs", f"{graphs.mode}, {' and '.join(sizes)}")
 
 
 _ROWS: Final[Mapping[PoolingKind, str]] = {

@@ -19,6 +19,7 @@ SCRIPTED = "scripted"  # the kernel set and the model format of plans in tests; 
 DeviceKind = Literal["cpu", "cuda", "rocm"]
 Task = Literal["generate", "embed", "classify", "score", "transcribe"]
 VectorActivation = Literal["none", "normalize", "sigmoid", "softmax"]
+GraphMode = Literal["NONE", "PIECEWISE", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"]
 DraftMethod = Literal["ngram", "suffix", "custom_class", "draft_model", "mtp", "eagle", "eagle3"]
 HEAD_METHODS: tuple[DraftMethod, ...] = ("mtp", "eagle", "eagle3")  # that read states of the model
 MODEL_METHODS: tuple[DraftMethod, ...] = ("draft_model", *HEAD_METHODS)  # that take time, between two steps
@@ -166,6 +167,23 @@ class KernelPlan(msgspec.Struct, frozen=True, kw_only=True):
     choices: tuple[KernelChoice, ...]
     num_threads: int
     screen_logits: bool = False  # with a copy of the output head in fewer bits
+
+
+class GraphsPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The steps that run as graphs, padded to a size. They are captured while the engine serves.
+
+    decode_sizes: sequences of steps in which each has one new token; such a step is one graph. token_sizes: new tokens
+    of other steps, whose graphs lie between attention operators.
+    """
+
+    mode: GraphMode = "NONE"
+    decode_sizes: tuple[int, ...] = ()
+    token_sizes: tuple[int, ...] = ()
+
+    @property
+    def num_graphs(self) -> int:
+        """The sizes of both kinds."""
+        return len(self.decode_sizes) + len(self.token_sizes)
 
 
 class MemoryItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -339,6 +357,7 @@ class EnginePlan(msgspec.Struct, frozen=True, kw_only=True):
     loading: LoadingPlan = LoadingPlan()
     precision: PrecisionPlan
     kernels: KernelPlan
+    graphs: GraphsPlan = GraphsPlan()
     memory: tuple[MemoryPlan, ...]
     cache: CachePlan
     scheduler: SchedulerPlan

@@ -53,6 +53,9 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric("kv_cache_touched_bytes", "gauge", "Bytes of the KV cache that are resident: others cost no memory yet"),
     Metric("state_snapshots_kept", "gauge", "Recurrent states kept at block boundaries, for prompts that begin alike"),
+    Metric("graphs_captured", "gauge", "Sizes of steps that run as graphs by now"),
+    Metric("graphs_planned", "gauge", "Sizes of steps that are to run as graphs"),
+    Metric("graph_capture_seconds", "gauge", "What capturing graphs took since the engine's start"),
     Metric("cache_config_info", "gauge", "1; the planned cache as labels", "cache_config_info", CACHE_LABELS),
     Metric("preemptions", "counter", "Sequences that were put back to make room", "num_preemptions"),
     Metric("prompt_tokens", "counter", "Prompt tokens processed", "prompt_tokens"),
@@ -102,7 +105,7 @@ METRICS: tuple[Metric, ...] = (
 
 ENGINE_GAUGES = (
     "requests_running", "requests_waiting", "kv_cache_usage_ratio", "kv_cache_touched_bytes",
-    "state_snapshots_kept", "engine_ready",
+    "state_snapshots_kept", "graphs_captured", "graphs_planned", "graph_capture_seconds", "engine_ready",
 )  # fmt: skip
 Instrument = Counter | Gauge | Histogram
 _MAKERS: dict[Kind, type[Instrument]] = {"counter": Counter, "gauge": Gauge, "histogram": Histogram}
@@ -275,6 +278,10 @@ class ServiceMetrics:
             figures["kv_cache_group_usage_ratio"].set(used / max(stats.num_blocks_total, 1), str(group), window)
         figures["kv_cache_touched_bytes"].set(stats.num_blocks_touched * self._block_bytes)
         figures["state_snapshots_kept"].set(stats.num_snapshots_kept)
+        if stats.graphs is not None:
+            figures["graphs_captured"].set(stats.graphs.num_captured)
+            figures["graphs_planned"].set(stats.graphs.num_planned)
+            figures["graph_capture_seconds"].set(stats.graphs.seconds)
         for name, value in _counters(stats).items():
             self._count(name, value)
         if stats.adapters is not None:

@@ -46,6 +46,10 @@ VALUES: dict[str, Other] = {
     "degradations": Other("{ignored_field: allow}"),
     "hardware.kernels.kernel_set": Other("cpu-generic"),
     "hardware.memory.kv_cache": Other("1MiB"),
+    **{f"compilation.{name}": Other(value, ("hardware.kernels.kernel_set=torch",)) for name, value in (
+        ("level", "0"), ("cudagraph_mode", "PIECEWISE"), ("enforce_eager", "true"),
+        ("cudagraph_capture_sizes", "[1, 2]"), ("max_cudagraph_capture_size", "16"), ("cuda_graph_sizes", "[32]"),
+    )},
     "decoding.override_generation_config": Other("{temperature: 0.5}"),
     "endpoints.http.root_path": Other("/below"),
     "endpoints.apis": Other("[openai]"),

@@ -100,8 +100,13 @@ def sleep_needs_a_device(spec: DeploymentSpec) -> Findings:
 def eager_has_no_graphs(spec: DeploymentSpec) -> Findings:
     if not spec.compilation.enforce_eager:
         return
-    for name in ("cuda_graph_sizes", "cudagraph_capture_sizes"):
-        if getattr(spec.compilation, name):
+    for name, without in (
+        ("cuda_graph_sizes", ([],)),
+        ("cudagraph_capture_sizes", ([],)),
+        ("max_cudagraph_capture_size", ("auto",)),
+        ("cudagraph_mode", ("auto", "NONE")),
+    ):
+        if getattr(spec.compilation, name) not in without:
             yield Finding(
                 path=f"compilation.{name}",
                 message=f"compilation.{name} has no use with enforce_eager: true",

@@ -3,7 +3,9 @@
 from typing import ClassVar, Literal
 
 from appliance.spec.fields import Section, field
-from appliance.spec.scalars import Count, PositiveInt, Text
+from appliance.spec.scalars import Auto, Count, PositiveInt, Text
+
+GraphMode = Literal["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"]
 
 
 class CompilationSection(Section):
@@ -11,13 +13,27 @@ class CompilationSection(Section):
 
     doc: ClassVar[str] = "Graph capture and compilation on accelerators. A CPU has neither."
 
-    level: Literal[0, 1, 2, 3] = field(3, "0 is none; 3 is for production.", built=False)
-    enforce_eager: bool = field(False, "No graphs.", built=False)
-    max_seq_len_to_capture: Count = field(8192, "Longer contexts run without graphs.", built=False)
-    cuda_graph_sizes: list[PositiveInt] = field(
-        [],
-        "Batch sizes of graphs: none is up to twice max_num_seqs, one is a range up to it, several are exactly those.",
-        built=False,
+    level: Literal[0, 1, 2, 3] = field(
+        3,
+        "0: steps run without graphs, unless cudagraph_mode says which. 1 to 3 are alike: kernels are compiled one by "
+        "one and never traced.",
     )
-    cudagraph_capture_sizes: list[PositiveInt] = field([], "Exactly these token counts are captured.", built=False)
+    cudagraph_mode: Auto[GraphMode] = field(
+        "auto",
+        "Which steps run as graphs. FULL_DECODE_ONLY: steps in which every sequence has one new token, as one graph. "
+        "PIECEWISE: every step, in graphs between attention. FULL_AND_PIECEWISE: both. FULL runs as "
+        "FULL_AND_PIECEWISE, since attention of prompts is in no graph.",
+        auto="FULL_AND_PIECEWISE where the kernel set runs operators one by one, else NONE",
+    )
+    enforce_eager: bool = field(False, "No graphs, as cudagraph_mode: NONE.")
+    cudagraph_capture_sizes: list[PositiveInt] = field(
+        [], "Exactly these sizes are captured: numbers of new tokens to which steps are padded."
+    )
+    max_cudagraph_capture_size: Auto[PositiveInt] = field(
+        "auto", "Larger steps run without graphs.", auto="the least of twice max_num_seqs and 512"
+    )
+    cuda_graph_sizes: list[PositiveInt] = field(
+        [], "Older form of both: one number is max_cudagraph_capture_size, several are cudagraph_capture_sizes."
+    )
+    max_seq_len_to_capture: Count = field(8192, "Longer contexts run without graphs.", built=False)
     cache_dir: Text | None = field(None, "Where compiled kernels are kept.", built=False)

@@ -58,7 +58,7 @@ def test_a_size_is_captured_behind_its_first_steps() -> None:
 def test_capturing_takes_a_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A capture takes a second or more of this clock, and the next one waits for as long."""
     monkeypatch.setattr(graphs, "LEAST_STEPS", 0)
-    monkeypatch.setattr(graphs, "MOST_SHARE", 0.5)
+    monkeypatch.setattr(graphs, "MOST_SHARE", 0.2)
     executable = bound(clock=Clock(1.0))
     assert executable.graphs.num_captured == 1
     numbers = []
