@@ -83,7 +83,6 @@ def _on_torch(name: str, device: DeviceKind, support: SupportClass, *, is_automa
         device,
         support,
         _GPU_MODULE,
-        kv_dtypes=_FLOATS,
         block_sizes=(16, 32, 64, 128),
         default_block_size=64,
         can_quantize_activations=False,

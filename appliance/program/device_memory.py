@@ -9,7 +9,7 @@ import msgspec
 
 from appliance.catalog.gpu_operators import FEW_ROWS
 from appliance.program.arena import Arena, Liveness
-from appliance.program.caches import KV_BYTES
+from appliance.program.caches import KV_BYTES, kv_scale_bytes
 from appliance.program.operators import Linear, PagedAttention, StepProgram
 from appliance.program.routing import ChooseExperts, Experts
 from appliance.program.slots import Extent, Slot
@@ -145,12 +145,15 @@ def kernel_bytes(
 
 def spare_block_bytes(program: StepProgram, block_size: int, kv_dtype: str) -> int:
     """Returns the bytes of the block of all lanes that no table has: tokens without a slot are written there."""
-    widths = sum(
-        max(program.caches[cache].num_kv_heads * program.caches[cache].key_dim for cache in lane)
-        + max(program.caches[cache].num_kv_heads * sum(program.caches[cache].stored_dims[1:]) for cache in lane)
-        for lane in program.kv_layout().lanes()
-    )
-    return widths * block_size * KV_BYTES[kv_dtype]
+    number, scale = KV_BYTES[kv_dtype], kv_scale_bytes(kv_dtype)
+
+    def slot_bytes(cache: int, part: slice) -> int:
+        shape = program.caches[cache]
+        return shape.num_kv_heads * sum(width * number + scale for width in shape.stored_dims[part])
+
+    lanes = program.kv_layout().lanes()
+    parts = (slice(0, 1), slice(1, 2))  # of keys, and of values where they are stored
+    return block_size * sum(max(slot_bytes(cache, part) for cache in lane) for lane in lanes for part in parts)
 
 
 def wide_slots(program: StepProgram) -> frozenset[int]:

@@ -71,7 +71,7 @@ class GpuExecutable:
         dtype = DTYPES[numerics.activation_dtype]
         programs = [program] if adapted is None else [program, adapted]
         make = parts.make_kit
-        self._kit = None if make is None else make(programs, limits, dtype, self._vectors, device)
+        self._kit = None if make is None else make(programs, execution, dtype, self._vectors, device)
         self._calls = [(implementation(type(op), parts.table), op) for op in program.operators]
         changed = () if adapted is None else adapted.operators
         self._adapted_calls = [(implementation(type(op), parts.table), op) for op in changed]

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from appliance.kernels.execution import ExecutionLimits
+from appliance.kernels.execution import Execution
 from appliance.kernels.gpu.device import Device
 from appliance.kernels.gpu.matrices import DeviceMatrix, Pack
 from appliance.kernels.gpu.operators.table import Run
@@ -37,7 +37,7 @@ class MakeKit(Protocol):
     def __call__(
         self,
         programs: Sequence[StepProgram],
-        limits: ExecutionLimits,
+        execution: Execution,
         dtype: torch.dtype,
         vectors: dict[str, torch.Tensor],
         device: Device,

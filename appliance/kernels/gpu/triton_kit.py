@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from appliance.kernels.execution import ExecutionLimits
+from appliance.kernels.execution import Execution
 from appliance.kernels.gpu.device import Device
 from appliance.kernels.gpu.matrices import DeviceMatrix
 from appliance.kernels.gpu.sizes import step_limits
@@ -20,6 +20,7 @@ from appliance.kernels.gpu.triton.experts import ExpertMatrices, ExpertWorkspace
 from appliance.kernels.gpu.triton_draws import DrawMemory
 from appliance.kernels.gpu.triton_experts import ExpertMemory, expert_matrices
 from appliance.kernels.sampling import SamplingBatch
+from appliance.program.caches import kv_scale_bytes
 from appliance.program.device_memory import ExpertShape, expert_shapes, product_numbers, share_numbers
 from appliance.program.operators import PagedAttention, StepProgram
 from appliance.program.routing import Experts
@@ -42,7 +43,7 @@ class TritonKit:
     def __init__(
         self,
         programs: Sequence[StepProgram],
-        limits: ExecutionLimits,
+        execution: Execution,
         dtype: torch.dtype,
         vectors: dict[str, torch.Tensor],
         device: Device,
@@ -52,6 +53,7 @@ class TritonKit:
         """vectors: f32, by the names in the programs. Raises ValueError for a GPU of an unknown generation."""
         self.arch, self.num_processors = generation_of(device)
         self.batch_invariant = batch_invariant
+        limits, self._has_codes = execution.limits, kv_scale_bytes(execution.numerics.kv_dtype) > 0
         self._limits, self._dtype, self._vectors, self._device = limits, dtype, vectors, device
         operators = [op for program in programs for op in program.operators]
         self._attention = {id(op): self._plan(op) for op in operators if isinstance(op, PagedAttention)}
@@ -109,9 +111,12 @@ class TritonKit:
         def decode(num_seqs: int) -> DecodeTile:
             reach = min(self._limits.max_model_len, op.window or self._limits.max_model_len)
             most = (num_seqs, op.num_kv_heads, reach, self.num_processors)
-            return choose_decode(*sizes, *most, self.batch_invariant)
+            return choose_decode(*sizes, *most, self.batch_invariant, op.values_in_keys, self._has_codes)
 
-        prefill = choose_prefill(op.head_dim, op.value_width, self._limits.block_size, self._dtype, self.arch)
+        widths = (op.head_dim, op.value_width, self._limits.block_size)
+        prefill = choose_prefill(
+            *widths, self._dtype, self.arch, values_in_keys=op.values_in_keys, has_codes=self._has_codes
+        )
         return AttentionPlan(options, functools.cache(decode), prefill)
 
 

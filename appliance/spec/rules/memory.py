@@ -46,14 +46,6 @@ def kv_dtype_fits_device(spec: DeploymentSpec) -> Findings:
             message=f"fp8_inc is for Gaudi, not for {device}",
             hint="write cache.dtype: fp8",
         )
-    if dtype == "fp8_e5m2" and device == "rocm":
-        yield Finding(
-            path="cache.dtype",
-            value=dtype,
-            message="rocm has no fp8_e5m2 cache",
-            allowed="auto, float16, bfloat16 or fp8_e4m3",
-            hint="write cache.dtype: fp8_e4m3",
-        )
 
 
 def hash_needs_prefix_caching(spec: DeploymentSpec) -> Findings:

@@ -1,7 +1,7 @@
 """Launches of every kernel with the shapes of real models, on torch's meta device: what compiled.py compiles."""
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 
@@ -13,6 +13,7 @@ from appliance.kernels.gpu.triton.attention_decode import choose_decode, decode_
 from appliance.kernels.gpu.triton.attention_prefill import choose_prefill, prefill_attention
 from appliance.kernels.gpu.triton.experts import ExpertMatrices, ExpertOptions, ExpertWorkspace, Matrix, mixture
 from appliance.kernels.gpu.triton.gather import gather_rows
+from appliance.kernels.gpu.triton.kv_codes import KINDS, KvTensors
 from appliance.kernels.gpu.triton.linear import few_rows, gemv
 from appliance.kernels.gpu.triton.linear_tiles import choose_linear
 from appliance.kernels.gpu.triton.norm import head_norm, norm
@@ -27,8 +28,27 @@ _I32, _F32, _BF16 = torch.int32, torch.float32, torch.bfloat16
 Case = Callable[[str], None]  # of an architecture
 
 
+class AttentionShape(NamedTuple):
+    """Query heads, KV heads, widths of keys and values, and what the cache holds."""
+
+    heads: int
+    kv_heads: int
+    dim: int
+    value_dim: int
+    options: AttentionOptions
+    kv_dtype: torch.dtype = _BF16
+    values_in_keys: bool = False
+
+
 def meta(*shape: int, dtype: torch.dtype = _BF16) -> torch.Tensor:
     return torch.empty(*shape, dtype=dtype, device="meta")
+
+
+def coded(kv_heads: int, dim: int, value_dim: int | None, dtype: torch.dtype) -> KvTensors:
+    """Returns a cache without numbers; value_dim: None for values that are columns of keys."""
+    scales = None if dtype == _BF16 else meta(100, kv_heads, 64, dtype=_F32)
+    values = None if value_dim is None else meta(100, kv_heads, 64, value_dim, dtype=dtype)
+    return KvTensors(meta(100, kv_heads, 64, dim, dtype=dtype), values, scales, scales)
 
 
 def _norms(arch: str) -> None:
@@ -41,8 +61,13 @@ def _norms(arch: str) -> None:
 def _ropes(arch: str) -> None:
     positions, table, cache = meta(16, dtype=_I32), meta(8192, 128, dtype=_F32), meta(100, 8, 64, 128)
     rope(meta(16, 32 * 128), positions, table, 32)
-    rope_kv_write(meta(16, 32 * 128), meta(16, 1024), meta(16, 1024), positions, table, positions, cache, cache, 32)
-    kv_write(meta(16, 1024), meta(16, 1024), positions, cache, cache)
+    kv = KvTensors(cache, cache)
+    rope_kv_write(meta(16, 32 * 128), meta(16, 1024), meta(16, 1024), positions, table, positions, kv, 32)
+    kv_write(meta(16, 1024), meta(16, 1024), positions, kv)
+    for dtype in KINDS:
+        kv = coded(8, 128, 128, dtype)
+        rope_kv_write(meta(16, 32 * 128), meta(16, 1024), meta(16, 1024), positions, table, positions, kv, 32)
+        kv_write(meta(16, 1024), meta(16, 1024), positions, kv)
 
 
 def _elementwise(arch: str) -> None:
@@ -60,12 +85,15 @@ def _draws(arch: str) -> None:
         )
 
 
-def _decode(heads: int, kv_heads: int, dim: int, value_dim: int, options: AttentionOptions) -> Case:
+def _decode(shape: AttentionShape) -> Case:
+    heads, kv_heads, dim, value_dim, options, kv_dtype, in_keys = shape
+
     def call(arch: str) -> None:
         group = heads // kv_heads
-        tile = choose_decode(group, dim, value_dim, _BF16, arch, 16, kv_heads, 8192, _PROCESSORS)
+        sizes = (group, dim, value_dim, _BF16, arch, 16, kv_heads, 8192, _PROCESSORS)
+        tile = choose_decode(*sizes, values_in_keys=in_keys, has_codes=kv_dtype in KINDS)
         decode_attention(
-            meta(16, heads * dim), meta(100, kv_heads, 64, dim), meta(100, kv_heads, 64, value_dim),
+            meta(16, heads * dim), coded(kv_heads, dim, None if in_keys else value_dim, kv_dtype),
             meta(16, 128, dtype=_I32), meta(16, dtype=_I32), meta(17, dtype=_I32), meta(16, heads * value_dim), options,
             tile, meta(2**24, dtype=_F32),
         )  # fmt: skip
@@ -73,12 +101,15 @@ def _decode(heads: int, kv_heads: int, dim: int, value_dim: int, options: Attent
     return call
 
 
-def _prefill(heads: int, kv_heads: int, dim: int, value_dim: int, options: AttentionOptions) -> Case:
+def _prefill(shape: AttentionShape) -> Case:
+    heads, kv_heads, dim, value_dim, options, kv_dtype, in_keys = shape
+
     def call(arch: str) -> None:
         prefill_attention(
-            meta(512, heads * dim), meta(100, kv_heads, 64, dim), meta(100, kv_heads, 64, value_dim),
+            meta(512, heads * dim), coded(kv_heads, dim, None if in_keys else value_dim, kv_dtype),
             meta(16, 128, dtype=_I32), meta(40, 2, dtype=_I32), meta(17, dtype=_I32), meta(16, dtype=_I32),
-            meta(512, heads * value_dim), options, choose_prefill(dim, value_dim, 64, _BF16, arch),
+            meta(512, heads * value_dim), options,
+            choose_prefill(dim, value_dim, 64, _BF16, arch, values_in_keys=in_keys, has_codes=kv_dtype in KINDS),
         )  # fmt: skip
 
     return call
@@ -147,24 +178,29 @@ def _experts(up: Matrix, down: Matrix, num_experts: int, hidden: int, width: int
     return call
 
 
-# query heads, KV heads, widths of keys and values, options
-_ATTENTION: dict[str, tuple[int, int, int, int, AttentionOptions]] = {
-    "128": (32, 8, 128, 128, AttentionOptions(32, 0.1)),
-    "64": (14, 2, 64, 64, AttentionOptions(14, 0.1)),
-    "128 windowed capped": (32, 8, 128, 128, AttentionOptions(32, 0.1, 1024, 30.0)),
-    "64 sinks": (64, 8, 64, 64, AttentionOptions(64, 0.1, 128, sinks=meta(64, dtype=_F32))),
-    "256": (16, 8, 256, 256, AttentionOptions(16, 0.1)),
-    "192 and 128": (16, 16, 192, 128, AttentionOptions(16, 0.1)),
-    "512": (8, 4, 512, 512, AttentionOptions(8, 0.1)),
-    "576 and 512": (128, 1, 576, 512, AttentionOptions(128, 0.1)),
+_ATTENTION: dict[str, AttentionShape] = {
+    "128": AttentionShape(32, 8, 128, 128, AttentionOptions(32, 0.1)),
+    "64": AttentionShape(14, 2, 64, 64, AttentionOptions(14, 0.1)),
+    "128 windowed capped": AttentionShape(32, 8, 128, 128, AttentionOptions(32, 0.1, 1024, 30.0)),
+    "64 sinks": AttentionShape(64, 8, 64, 64, AttentionOptions(64, 0.1, 128, sinks=meta(64, dtype=_F32))),
+    "256": AttentionShape(16, 8, 256, 256, AttentionOptions(16, 0.1)),
+    "192 and 128": AttentionShape(16, 16, 192, 128, AttentionOptions(16, 0.1)),
+    "512": AttentionShape(8, 4, 512, 512, AttentionOptions(8, 0.1)),
+    "latent": AttentionShape(128, 1, 576, 512, AttentionOptions(128, 0.1), values_in_keys=True),
+    "latent e4m3": AttentionShape(
+        128, 1, 576, 512, AttentionOptions(128, 0.1), torch.float8_e4m3fn, values_in_keys=True
+    ),
+    "128 int8": AttentionShape(32, 8, 128, 128, AttentionOptions(32, 0.1), torch.int8),
+    "128 e4m3": AttentionShape(32, 8, 128, 128, AttentionOptions(32, 0.1), torch.float8_e4m3fn),
+    "128 e5m2": AttentionShape(32, 8, 128, 128, AttentionOptions(32, 0.1), torch.float8_e5m2),
 }
 CASES: Final[dict[str, Case]] = {
     "norms": _norms,
     "ropes": _ropes,
     "elementwise": _elementwise,
     "draws": _draws,
-    **{f"decode {name}": _decode(*shape) for name, shape in _ATTENTION.items()},
-    **{f"prefill {name}": _prefill(*shape) for name, shape in _ATTENTION.items()},
+    **{f"decode {name}": _decode(shape) for name, shape in _ATTENTION.items()},
+    **{f"prefill {name}": _prefill(shape) for name, shape in _ATTENTION.items()},
     "linear 1": _linear(1, 6144, 4096),
     "linear 16": _linear(16, 28672, 4096),
     "linear 64": _linear(64, 4096, 14336),

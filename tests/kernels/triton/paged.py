@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from appliance.kernels.gpu.triton.attention import AttentionOptions
+from appliance.kernels.gpu.triton.kv_codes import KvTensors
 from appliance.kernels.reference.attention import LayerCache, attend
 from appliance.program.operators import PagedAttention
 from appliance.program.slots import Span
@@ -29,6 +30,8 @@ class Case:
     chunk: int | None = None
     has_sinks: bool = False
     has_slopes: bool = False
+    kv_dtype: torch.dtype | None = None  # None: that of queries
+    values_in_keys: bool = False
 
     def __str__(self) -> str:
         return "-".join(str(each) for each in (self.heads, self.kv_heads, self.head_dim, self.value_dim))
@@ -39,7 +42,7 @@ class Case:
         return PagedAttention(
             q, slot(1, self.heads * self.value_dim), 0, self.heads, self.kv_heads, self.head_dim, self.head_dim**-0.5,
             self.window, self.soft_cap, self.chunk, "sinks" if self.has_sinks else None,
-            tuple(self.slopes.tolist()) if self.has_slopes else None, self.value_dim,
+            tuple(self.slopes.tolist()) if self.has_slopes else None, self.value_dim, self.values_in_keys,
         )  # fmt: skip
 
     @property
@@ -64,7 +67,12 @@ CASES = [
     Case(4, 1, 192, 128, chunk=96, has_sinks=True),
     Case(4, 2, 256, 256, has_slopes=True),
     Case(2, 1, 512, 512, soft_cap=20.0, has_slopes=True, has_sinks=True, window=33),
-    Case(20, 1, 576, 512, block_size=128),
+    Case(20, 1, 576, 512, block_size=128, values_in_keys=True),
+    Case(3, 1, 48, 40, block_size=16, values_in_keys=True),
+    Case(6, 2, 192, 40, kv_dtype=torch.int8),
+    Case(2, 2, 40, 80, block_size=16, kv_dtype=torch.float8_e4m3fn, window=70),
+    Case(4, 1, 64, 64, kv_dtype=torch.float8_e5m2),
+    Case(5, 1, 96, 64, kv_dtype=torch.float8_e4m3fn, values_in_keys=True),
 ]
 
 
@@ -78,29 +86,48 @@ class Paged:
         self.query_start = torch.tensor([0, *np.cumsum(counts)], dtype=torch.int32)
         self.seq_lens = torch.tensor(lengths, dtype=torch.int32)
         self.q = random(1, sum(counts), case.heads * case.head_dim, dtype=dtype)
-        self.keys, self.values = self._lane(2, case.head_dim), self._lane(3, case.value_dim)
-
-    def _lane(self, seed: int, width: int) -> torch.Tensor:
-        """A cache whose blocks are wider than it, NaN beside the cached tokens."""
-        case = self.case
-        size = case.kv_heads * case.block_size * width
-        lane = torch.full((self.tables.numel(), size + 32), float("nan"), dtype=self.dtype)[:, :size]
-        cache = lane.view(-1, case.kv_heads, case.block_size, width)
-        for sequence, length in enumerate(self.lengths):
+        self.keys, self.key_scales = self._lane(case.head_dim)
+        self.values, self.value_scales = self.keys[..., : case.value_dim], self.key_scales
+        if not case.values_in_keys:
+            self.values, self.value_scales = self._lane(case.value_dim)
+        written = LayerCache(*(x if x is None else x.transpose(1, 2) for x in self._tensors))
+        for sequence, length in enumerate(lengths):
             token = torch.arange(length)
-            blocks = self.tables[sequence].long()[token // case.block_size]
-            of_sequence = random(100 * seed + sequence, length, case.kv_heads, width, dtype=self.dtype)
-            cache[blocks, :, token % case.block_size] = of_sequence
-        return cache
+            slots = self.tables[sequence].long()[token // case.block_size] * case.block_size + token % case.block_size
+            k, v = (
+                random(100 * seed + sequence, length, case.kv_heads, width, dtype=dtype)
+                for seed, width in ((2, case.head_dim), (3, case.value_dim))
+            )
+            written.write(slots, k, None if case.values_in_keys else v)
+        self._written = written
+
+    @property
+    def _tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+        return self.keys, self.values, self.key_scales, self.value_scales
+
+    @property
+    def cache(self) -> KvTensors:
+        keys, values, *scales = self._tensors
+        return KvTensors(keys, None if self.case.values_in_keys else values, *scales)
+
+    def _lane(self, width: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """A cache whose blocks are wider than it, and its scales if it has codes; NaN beside the cached tokens."""
+        case, blocks, dtype = self.case, self.tables.numel(), self.case.kv_dtype or self.dtype
+        size = case.kv_heads * case.block_size * width
+        lane = torch.full((blocks, size + 32), 127 if dtype == torch.int8 else float("nan"), dtype=dtype)[:, :size]
+        numbers = lane.view(blocks, case.kv_heads, case.block_size, width)
+        if case.kv_dtype is None:
+            return numbers, None
+        scales = torch.full((blocks, case.kv_heads * case.block_size + 4), float("nan"))[:, :-4]
+        return numbers, scales.view(blocks, case.kv_heads, case.block_size)
 
     def expected(self) -> torch.Tensor:
         """Returns f32 [T, H * e]; zeros for sequences of no length."""
         case, out = self.case, torch.zeros(sum(self.counts), self.case.heads * self.case.value_dim)
-        cache = LayerCache(self.keys.transpose(1, 2), self.values.transpose(1, 2))
         q = self.q.float().reshape(-1, case.heads, case.head_dim)
         for sequence, length in enumerate(self.lengths):
             if length:
                 rows = slice(int(self.query_start[sequence]), int(self.query_start[sequence + 1]))
-                keys, values = cache.gather(self.tables[sequence], length)
+                keys, values = self._written.gather(self.tables[sequence], length)
                 out[rows] = attend(case.record, q[rows], keys, values, case.options.sinks).flatten(1)
         return out

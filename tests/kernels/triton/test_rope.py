@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from appliance.kernels.gpu.triton.kv_codes import KINDS, KvTensors
 from appliance.kernels.gpu.triton.rope import kv_write, rope, rope_kv_write
 from appliance.kernels.reference.attention import LayerCache
 from appliance.program.operators import Rope
@@ -71,7 +72,7 @@ def test_rope_and_write(case: Case, dtype: torch.dtype) -> None:
     q, k = random(1, TOKENS, heads * dim, dtype=dtype), random(2, TOKENS, kv_heads * dim, dtype=dtype)
     v, table = random(3, TOKENS, kv_heads * value_dim, dtype=dtype), table_of(rotary)
     got_q, keys, values = span_of(q), lane(kv_heads, dim, dtype), lane(kv_heads, value_dim, dtype)
-    rope_kv_write(got_q, span_of(k), span_of(v), POSITIONS, table, SLOTS, keys, values, heads, interleaved)
+    rope_kv_write(got_q, span_of(k), span_of(v), POSITIONS, table, SLOTS, KvTensors(keys, values), heads, interleaved)
     assert_near(got_q, rotated(q, table, heads, interleaved), dtype)
     want = expected(rotated(k, table, kv_heads, interleaved), v, kv_heads, torch.float32)
     assert_near(keys.transpose(1, 2), want.keys, dtype)
@@ -82,16 +83,44 @@ def test_rope_and_write(case: Case, dtype: torch.dtype) -> None:
 def test_write(has_values: bool) -> None:
     k, v = random(1, TOKENS, 3 * 80), random(2, TOKENS, 3 * 48) if has_values else None
     keys, values = lane(3, 80, torch.float16), lane(3, 48, torch.float16) if has_values else None
-    kv_write(span_of(k), None if v is None else span_of(v), SLOTS, keys, values)
+    kv_write(span_of(k), None if v is None else span_of(v), SLOTS, KvTensors(keys, values))
     want = expected(k, v, 3, torch.float16)
     assert torch.equal(keys.transpose(1, 2), want.keys)
     assert values is None or torch.equal(values.transpose(1, 2), want.values)
 
 
-def test_stored_numbers_are_divided_by_their_scales() -> None:
-    k, v = random(1, TOKENS, 2 * 32), random(2, TOKENS, 2 * 32)
-    keys, values = lane(2, 32, torch.float32), lane(2, 32, torch.float32)
-    kv_write(k, v, SLOTS, keys, values, (2.0, 0.5))
-    want = expected(k / 2, v * 2, 2, torch.float32)
-    assert torch.equal(keys.transpose(1, 2), want.keys)
-    assert torch.equal(values.transpose(1, 2), want.values)
+def lane_of_codes(heads: int, width: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Codes and scales as a device keeps them, behind each other in the bytes of a block."""
+    size = heads * BLOCK_SIZE * width
+    lane = torch.zeros(BLOCKS, heads * BLOCK_SIZE * (width + 4), dtype=torch.uint8)
+    codes = lane[:, :size].view(dtype).view(BLOCKS, heads, BLOCK_SIZE, width)
+    return codes, lane[:, size:].view(torch.float32).view(BLOCKS, heads, BLOCK_SIZE)
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+@pytest.mark.parametrize("case", [*CASES[1:3], None])
+def test_codes_are_those_of_the_reference(case: Case | None, dtype: torch.dtype) -> None:
+    """None: keys are written as they are. Among the numbers are large and small ones, ties, zeros and a NaN."""
+    _, kv_heads, dim, value_dim, rotary, interleaved = case or CASES[2]
+    k, v, table = random(2, TOKENS, kv_heads * dim), random(3, TOKENS, kv_heads * value_dim), table_of(rotary)
+    v[0] *= 10.0 ** torch.arange(-9, 9, 18 / v.shape[1])[: v.shape[1]]
+    v[2], v[3] = torch.arange(v.shape[1]) * 0.5 - 3, 0
+    v[4, 1] = float("nan")
+    (keys, key_scales), (values, value_scales) = (lane_of_codes(kv_heads, each, dtype) for each in (dim, value_dim))
+    cache = KvTensors(keys, values, key_scales, value_scales)
+    if case is None:
+        kv_write(span_of(k), span_of(v), SLOTS, cache)
+    else:
+        rope_kv_write(random(1, TOKENS, dim), span_of(k), span_of(v), POSITIONS, table, SLOTS, cache, 1, interleaved)
+        k = rotated(k, table, kv_heads, interleaved)
+    codes = (torch.zeros(BLOCKS, BLOCK_SIZE, kv_heads, width, dtype=dtype) for width in (dim, value_dim))
+    want = LayerCache(*codes, *(torch.zeros(BLOCKS, BLOCK_SIZE, kv_heads) for _ in range(2)))
+    want.write(SLOTS, k.reshape(TOKENS, kv_heads, -1), v.reshape(TOKENS, kv_heads, -1))
+    torch.testing.assert_close(value_scales.transpose(1, 2), want.value_scales, rtol=0, atol=0, equal_nan=True)
+    is_number = value_scales.isnan().logical_not()[..., None]
+    got_values, wanted_values = (x.view(torch.uint8) for x in (values, want.values.transpose(1, 2)))
+    assert torch.equal(got_values * is_number, wanted_values * is_number)
+    assert len(got_values.unique()) > 20
+    torch.testing.assert_close(key_scales.transpose(1, 2), want.key_scales, rtol=1e-6, atol=0)
+    got_keys, wanted_keys = (x.view(torch.uint8).int() for x in (keys, want.keys.transpose(1, 2)))
+    assert (got_keys != wanted_keys).float().mean() < 0.01  # sums of rotated numbers round in another order

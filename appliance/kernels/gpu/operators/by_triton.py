@@ -2,6 +2,7 @@
 
 import torch
 
+from appliance.kernels.gpu.caches import PagedCache
 from appliance.kernels.gpu.matrices import DenseMatrix
 from appliance.kernels.gpu.operators import dense
 from appliance.kernels.gpu.operators import experts as loops
@@ -14,6 +15,7 @@ from appliance.kernels.gpu.triton.attention_decode import decode_attention
 from appliance.kernels.gpu.triton.attention_prefill import prefill_attention
 from appliance.kernels.gpu.triton.experts import mixture
 from appliance.kernels.gpu.triton.gather import gather_rows as gather
+from appliance.kernels.gpu.triton.kv_codes import KvTensors
 from appliance.kernels.gpu.triton.linear import few_rows, gemv
 from appliance.kernels.gpu.triton.linear_tiles import choose_linear
 from appliance.kernels.gpu.triton.quantized import choose_quantized, dequantize, quantized_gemv, quantized_rows
@@ -30,6 +32,10 @@ def _kit(step: DeviceStep) -> TritonKit:
 
 def _vector(name: str | None, step: DeviceStep) -> torch.Tensor | None:
     return None if name is None else step.vector(name)
+
+
+def _tensors(cache: PagedCache) -> KvTensors:
+    return KvTensors(cache.keys, cache.values if cache.has_values else None, cache.key_scales, cache.value_scales)
 
 
 def rms_norm(op: ops.RmsNorm, step: DeviceStep) -> None:
@@ -56,7 +62,7 @@ def rope(op: ops.Rope, step: DeviceStep) -> None:
 def kv_write(op: ops.KvWrite, step: DeviceStep) -> None:
     cache, v = step.bound.caches[op.cache], None if op.v is None else step.span(op.v)
     slots = step.arrays.slot_mapping[cache.group]
-    ropes.kv_write(step.span(op.k), v, slots, cache.keys, None if v is None else cache.values)
+    ropes.kv_write(step.span(op.k), v, slots, _tensors(cache))
 
 
 def paged_attention(op: ops.PagedAttention, step: DeviceStep) -> None:
@@ -67,12 +73,12 @@ def paged_attention(op: ops.PagedAttention, step: DeviceStep) -> None:
     if arrays.has_single:
         tile = plan.decode(len(arrays.seq_lens))
         decode_attention(
-            q, cache.keys, cache.values, tables, arrays.seq_lens, arrays.query_start, out, plan.options, tile,
+            q, _tensors(cache), tables, arrays.seq_lens, arrays.query_start, out, plan.options, tile,
             kit.attention_workspace,
         )  # fmt: skip
     if len(tiles):
         prefill_attention(
-            q, cache.keys, cache.values, tables, tiles, arrays.query_start, arrays.seq_lens, out, plan.options,
+            q, _tensors(cache), tables, tiles, arrays.query_start, arrays.seq_lens, out, plan.options,
             plan.prefill, kit.batch_invariant,
         )  # fmt: skip
 

@@ -11,6 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
+from appliance.kernels.gpu.triton.kv_codes import numbers_of, turned_queries
 from appliance.kernels.gpu.triton.launch import power_of_two
 
 LOG2_E = math.log2(math.e)
@@ -19,10 +20,7 @@ _LEAST = 16  # columns of the narrowest operand of a matrix product
 
 @dataclass(frozen=True, slots=True)
 class AttentionOptions:
-    """The fields of PagedAttention of the same names. sinks: f32 [H]. slopes: f32 [H], a tensor here.
-
-    key_scale, value_scale: what stored keys and values are multiplied by.
-    """
+    """The fields of PagedAttention of the same names. sinks: f32 [H]. slopes: f32 [H], a tensor here."""
 
     num_heads: int
     scale: float
@@ -31,18 +29,14 @@ class AttentionOptions:
     chunk: int | None = None
     sinks: torch.Tensor | None = None
     slopes: torch.Tensor | None = None
-    key_scale: float = 1.0
-    value_scale: float = 1.0
 
-    def numbers(self) -> tuple[float, float, float]:
-        """Returns the factor of a product of query and key, that of a capped score, and that of values.
+    def numbers(self) -> tuple[float, float]:
+        """Returns the factor of a product of query and key, and that of a capped score.
 
         A score is factor * q.k, or with a cap: cap * tanh(x) = cap * (1 - 2 / (2^y + 1)), y = 2 * x * log2(e).
         """
-        scale = self.scale * self.key_scale * LOG2_E
-        if self.soft_cap is None:
-            return scale, 0.0, self.value_scale
-        return 2 * scale / self.soft_cap, self.soft_cap * LOG2_E, self.value_scale
+        scale = self.scale * LOG2_E
+        return (scale, 0.0) if self.soft_cap is None else (2 * scale / self.soft_cap, self.soft_cap * LOG2_E)
 
     def constants(self) -> dict[str, Any]:
         """Returns the constants of both kernels that say what a query sees."""
@@ -55,11 +49,11 @@ class AttentionOptions:
         }
 
 
-def head_constants(head_dim: int, value_dim: int) -> dict[str, int]:
+def head_constants(head_dim: int, value_dim: int, *, values_in_keys: bool = False) -> dict[str, int]:
     """Returns the constants of the widths of heads.
 
     A key is cut into MAIN columns, a power of two, and at most TAIL more, so that 192 or 576 columns are not padded to
-    256 or 1024. VALUES: the columns of a value, padded.
+    256 or 1024. VALUES: the columns of a value, padded. PREFIX: values are the MAIN columns of keys.
     """
     main = max(_LEAST, power_of_two(head_dim + 1) // 2)
     rest = max(0, head_dim - main)
@@ -69,6 +63,7 @@ def head_constants(head_dim: int, value_dim: int) -> dict[str, int]:
         "TAIL": max(_LEAST, power_of_two(rest)) if rest else 0,
         "VALUE_DIM": value_dim,
         "VALUES": max(_LEAST, power_of_two(value_dim)),
+        "PREFIX": values_in_keys and value_dim == main,
     }
 
 
@@ -80,23 +75,30 @@ def load_rows(
     column = tl.arange(0, BLOCK)
     pointers = base + at[:, None] + (FIRST + column)[None, :]
     if MASKED and WIDTH < BLOCK:
-        tile = tl.load(pointers, mask=is_row[:, None] & (column < WIDTH)[None, :], other=0.0)
+        tile = tl.load(pointers, mask=is_row[:, None] & (column < WIDTH)[None, :], other=0)
     elif MASKED:
-        tile = tl.load(pointers, mask=is_row[:, None], other=0.0)
+        tile = tl.load(pointers, mask=is_row[:, None], other=0)
     elif WIDTH < BLOCK:
-        tile = tl.load(pointers, mask=(column < WIDTH)[None, :], other=0.0)
+        tile = tl.load(pointers, mask=(column < WIDTH)[None, :], other=0)
     else:
         tile = tl.load(pointers)
     return tile
 
 
 @triton.jit
-def load_queries(q, at, is_row, HEAD_DIM: tl.constexpr, MAIN: tl.constexpr, TAIL: tl.constexpr):
-    """Returns the first MAIN columns of queries, and the others; of no others, the first again."""
+def load_queries(q, at, is_row, HEAD_DIM: tl.constexpr, MAIN: tl.constexpr, TAIL: tl.constexpr, TURN: tl.constexpr):
+    """Returns the first MAIN columns of queries, and the others; of no others, the first again.
+
+    With TURN they are turned as keys of int8 are, which leaves their products what they were.
+    """
     main = load_rows(q, at, is_row, 0, HEAD_DIM, MAIN, True)
+    if TURN > 0:
+        main = turned_queries(main, TURN)
     tail = main
     if TAIL > 0:
         tail = load_rows(q, at, is_row, MAIN, HEAD_DIM - MAIN, TAIL, True)
+        if TURN > 0:
+            tail = turned_queries(tail, TURN)
     return main, tail
 
 
@@ -128,20 +130,46 @@ def find_keys(table, start, is_key, BLOCK_SIZE: tl.constexpr, KEYS: tl.constexpr
 
 
 @triton.jit
+def load_scales(scales, at, is_key, CODES: tl.constexpr, MASKED: tl.constexpr):
+    """Returns the scales of keys at the offsets `at`, f32 [keys]; of floats, which have none, ones."""
+    if CODES == 0:
+        scale = tl.where(is_key, 1.0, 1.0)
+    elif MASKED:
+        scale = tl.load(scales + at, mask=is_key, other=0.0)
+    else:
+        scale = tl.load(scales + at)
+    return scale
+
+
+@triton.jit
+def load_numbers(
+    base, at, is_row, scale, like, FIRST: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, CODES: tl.constexpr,
+    MASKED: tl.constexpr,
+):  # fmt: skip
+    """Returns what `load_rows` does, codes as the numbers that they are, in the type of `like`."""
+    tile = load_rows(base, at, is_row, FIRST, WIDTH, BLOCK, MASKED)
+    if CODES > 0:
+        tile = numbers_of(tile, scale, CODES)
+    return tile.to(like.dtype)
+
+
+@triton.jit
 def attend(
-    q, q_tail, top, total, acc, keys, values, key_at, value_at, is_key, visible, distance, slope, scale, cap,
+    q, q_tail, top, total, acc, keys, values, key_scales, value_scales, key_at, value_at, key_scale_at, value_scale_at,
+    is_key, visible, distance, slope, scale, cap,
     HEAD_DIM: tl.constexpr, MAIN: tl.constexpr, TAIL: tl.constexpr, VALUE_DIM: tl.constexpr, VALUES: tl.constexpr,
-    CAP: tl.constexpr, SLOPES: tl.constexpr, MASKED: tl.constexpr,
+    PREFIX: tl.constexpr, CODES: tl.constexpr, CAP: tl.constexpr, SLOPES: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """One tile of keys of the softmax: returns the largest scores, the sums, and the weighted sums of values.
 
-    q [rows, MAIN] and q_tail [rows, TAIL]; top, total [rows]; acc [rows, VALUES]; key_at, value_at, is_key [keys];
+    q [rows, MAIN] and q_tail [rows, TAIL]; top, total [rows]; acc [rows, VALUES]; is_key and what ends in _at [keys];
     visible, distance [rows, keys]: whether a row sees a key, and its position minus the row's; slope [rows].
     """
-    k = load_rows(keys, key_at, is_key, 0, HEAD_DIM, MAIN, MASKED).to(q.dtype)
+    key_scale = load_scales(key_scales, key_scale_at, is_key, CODES, MASKED)
+    k = load_numbers(keys, key_at, is_key, key_scale, q, 0, HEAD_DIM, MAIN, CODES, MASKED)
     score = tl.dot(q, tl.trans(k), input_precision="ieee")
     if TAIL > 0:
-        k_tail = load_rows(keys, key_at, is_key, MAIN, HEAD_DIM - MAIN, TAIL, MASKED).to(q.dtype)
+        k_tail = load_numbers(keys, key_at, is_key, key_scale, q, MAIN, HEAD_DIM - MAIN, TAIL, CODES, MASKED)
         score = tl.dot(q_tail, tl.trans(k_tail), score, input_precision="ieee")
     score *= scale
     if CAP:
@@ -156,6 +184,10 @@ def attend(
         base = tl.where(new_top == float("-inf"), 0.0, new_top)
     weight = tl.exp2(score - base[:, None])
     fade = tl.exp2(top - base)
-    v = load_rows(values, value_at, is_key, 0, VALUE_DIM, VALUES, MASKED).to(q.dtype)
+    if PREFIX:
+        v = k
+    else:
+        value_scale = load_scales(value_scales, value_scale_at, is_key, CODES, MASKED)
+        v = load_numbers(values, value_at, is_key, value_scale, q, 0, VALUE_DIM, VALUES, CODES, MASKED)
     acc = tl.dot(weight.to(q.dtype), v, acc * fade[:, None], input_precision="ieee")
     return new_top, total * fade + tl.sum(weight, 1), acc

@@ -15,6 +15,7 @@ from appliance.kernels.gpu.triton.attention import (
     head_constants,
     load_queries,
 )
+from appliance.kernels.gpu.triton.kv_codes import KvTensors, code_constants
 from appliance.kernels.gpu.triton.launch import after_previous, launch, power_of_two, row_stride
 from appliance.program.device_memory import INVARIANT_SHARES, MOST_SHARES
 
@@ -34,14 +35,14 @@ class DecodeTile:
 
 @triton.jit
 def store_share(
-    acc, top, total, out, parts, sums, token, sequence, head, is_head, split, num_heads, out_stride, value_scale,
+    acc, top, total, out, parts, sums, token, sequence, head, is_head, split, num_heads, out_stride,
     VALUE_DIM: tl.constexpr, VALUES: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
     """Stores the result [heads, VALUES] of the only share, or what combine_kernel needs of one of several."""
     column = tl.arange(0, VALUES)[None, :]
     is_live = is_head[:, None] & (column < VALUE_DIM)
     if SPLITS == 1:
-        y = acc * (value_scale / tl.where(total > 0, total, 1.0))[:, None]
+        y = acc * (1.0 / tl.where(total > 0, total, 1.0))[:, None]
         at = token * out_stride + (head * VALUE_DIM)[:, None] + column
         tl.store(out + at, y.to(out.dtype.element_ty), mask=is_live)
     else:
@@ -53,12 +54,13 @@ def store_share(
 
 @triton.jit(do_not_specialize=["table_stride"])
 def decode_kernel(
-    q, keys, values, tables, seq_lens, query_start, sinks, slopes, out, parts, sums, scale, cap, value_scale, num_heads,
-    q_stride, out_stride, key_block, key_head, key_token, value_block, value_head, value_token, table_stride,
+    q, keys, values, key_scales, value_scales, tables, seq_lens, query_start, sinks, slopes, out, parts, sums, scale,
+    cap, num_heads, q_stride, out_stride, key_block, key_head, key_token, value_block, value_head, value_token,
+    key_scale_block, value_scale_block, table_stride,
     GROUP: tl.constexpr, HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, MAIN: tl.constexpr, TAIL: tl.constexpr,
-    VALUE_DIM: tl.constexpr, VALUES: tl.constexpr, BLOCK_SIZE: tl.constexpr, KEYS: tl.constexpr, SPLITS: tl.constexpr,
-    WINDOW: tl.constexpr, CHUNK: tl.constexpr, CAP: tl.constexpr, SINKS: tl.constexpr, SLOPES: tl.constexpr,
-    STAGES: tl.constexpr, PDL: tl.constexpr,
+    VALUE_DIM: tl.constexpr, VALUES: tl.constexpr, PREFIX: tl.constexpr, CODES: tl.constexpr, TURN: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, KEYS: tl.constexpr, SPLITS: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr,
+    CAP: tl.constexpr, SINKS: tl.constexpr, SLOPES: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Programs: a sequence, HEADS query heads of a KV head, and a share of the keys."""
     after_previous(PDL)
@@ -79,7 +81,7 @@ def decode_kernel(
     start = low // KEYS * KEYS
     share = tl.cdiv(tl.cdiv(length - start, SPLITS), KEYS) * KEYS
     start += split * share
-    query, query_tail = load_queries(q, token * q_stride + head * HEAD_DIM, is_head, HEAD_DIM, MAIN, TAIL)
+    query, query_tail = load_queries(q, token * q_stride + head * HEAD_DIM, is_head, HEAD_DIM, MAIN, TAIL, TURN)
     top, total, slope = begin(sinks, slopes, head, is_head, split == 0, SINKS, SLOPES)
     acc = tl.zeros([HEADS, VALUES], tl.float32)
     for first in tl.range(start, tl.minimum(length, start + share), KEYS, num_stages=STAGES):
@@ -88,20 +90,22 @@ def decode_kernel(
         block, place = find_keys(tables + sequence * table_stride, first, is_key, BLOCK_SIZE, KEYS)
         key_at = block * key_block + group * key_head + place * key_token
         value_at = block * value_block + group * value_head + place * value_token
+        scale_place = group * BLOCK_SIZE + place
         top, total, acc = attend(
-            query, query_tail, top, total, acc, keys, values, key_at, value_at, is_key, is_key[None, :],
+            query, query_tail, top, total, acc, keys, values, key_scales, value_scales, key_at, value_at,
+            block * key_scale_block + scale_place, block * value_scale_block + scale_place, is_key, is_key[None, :],
             (key - length + 1)[None, :], slope, scale, cap,
-            HEAD_DIM, MAIN, TAIL, VALUE_DIM, VALUES, CAP, SLOPES, True,
+            HEAD_DIM, MAIN, TAIL, VALUE_DIM, VALUES, PREFIX, CODES, CAP, SLOPES, True,
         )  # fmt: skip
     store_share(
-        acc, top, total, out, parts, sums, token, sequence, head, is_head, split, num_heads, out_stride, value_scale,
+        acc, top, total, out, parts, sums, token, sequence, head, is_head, split, num_heads, out_stride,
         VALUE_DIM, VALUES, SPLITS,
     )  # fmt: skip
 
 
 @triton.jit
 def combine_kernel(
-    parts, sums, query_start, out, num_heads, out_stride, value_scale,
+    parts, sums, query_start, out, num_heads, out_stride,
     VALUE_DIM: tl.constexpr, VALUES: tl.constexpr, SPLITS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One program a sequence and head, which adds its shares in their order."""
@@ -117,7 +121,7 @@ def combine_kernel(
     factor = tl.where(total > 0, tl.exp2(top - tl.where(most == float("-inf"), 0.0, most)), 0.0)
     part = tl.load(parts + (share * VALUE_DIM)[:, None] + column, mask=column < VALUE_DIM, other=0.0)
     whole = tl.sum(total * factor, 0)
-    y = tl.sum(part * factor[:, None], 0) * (value_scale / tl.where(whole > 0, whole, 1.0))
+    y = tl.sum(part * factor[:, None], 0) * (1.0 / tl.where(whole > 0, whole, 1.0))
     at = token * out_stride + head * VALUE_DIM + tl.arange(0, VALUES)
     tl.store(out + at, y.to(out.dtype.element_ty), mask=tl.arange(0, VALUES) < VALUE_DIM)
 
@@ -125,21 +129,27 @@ def combine_kernel(
 def choose_decode(
     group: int, head_dim: int, value_dim: int, dtype: torch.dtype, arch: str,
     num_seqs: int, num_kv_heads: int, max_len: int, num_processors: int, batch_invariant: bool = False,
+    values_in_keys: bool = False, has_codes: bool = False,
 ) -> DecodeTile:  # fmt: skip
     """Returns the tile of a model's decode attention for steps of so many sequences, each at most max_len long.
 
     group: query heads of a KV head. num_processors: of the device (SMs, CUs); there are shares enough for two programs
-    on each. batch_invariant: as many shares for any number of sequences.
+    on each. batch_invariant: as many shares for any number of sequences. values_in_keys: as in PagedAttention.
+    has_codes: the cache has codes of 8 bits, which become numbers in registers.
     """
-    sizes = head_constants(head_dim, value_dim)
-    heads = min(_MOST_HEADS if sizes["VALUES"] <= 256 else _MOST_HEADS // 2, max(16, power_of_two(group)))
-    row_bytes = (sizes["MAIN"] + sizes["TAIL"] + sizes["VALUES"]) * dtype.itemsize
+    sizes = head_constants(head_dim, value_dim, values_in_keys=values_in_keys)
+    wide_codes = has_codes and sizes["MAIN"] > 256  # whose numbers fill the registers
+    most = 16 if wide_codes else _MOST_HEADS if sizes["VALUES"] <= 256 else _MOST_HEADS // 2
+    heads = min(most, max(16, power_of_two(group)))
+    values = 0 if sizes["PREFIX"] else sizes["VALUES"]
+    row_bytes = (sizes["MAIN"] + sizes["TAIL"] + values) * dtype.itemsize
     free = architecture(arch).shared_bytes - heads * (sizes["MAIN"] + sizes["TAIL"]) * dtype.itemsize
-    keys = next((keys for keys in (64, 32) if 2 * keys * row_bytes <= free), 16)
+    keys = next((keys for keys in ((32,) if wide_codes else (64, 32)) if 2 * keys * row_bytes <= free), 16)
     programs = num_seqs * num_kv_heads * triton.cdiv(group, heads)
     wanted = INVARIANT_SHARES if batch_invariant else max(1, round(2 * num_processors / programs))
     splits = min(power_of_two(wanted), MOST_SHARES, power_of_two(triton.cdiv(max_len, keys)))
-    return DecodeTile(heads, keys, splits, 4 if sizes["VALUES"] <= 128 else 8, 3 if 2 * keys * row_bytes <= free else 1)
+    num_warps = 256 // architecture(arch).warp_size if wide_codes else 4 if sizes["VALUES"] <= 128 else 8
+    return DecodeTile(heads, keys, splits, num_warps, 3 if 2 * keys * row_bytes <= free else 1)
 
 
 def decode_workspace(num_seqs: int, num_heads: int, value_dim: int, splits: int) -> int:
@@ -149,8 +159,7 @@ def decode_workspace(num_seqs: int, num_heads: int, value_dim: int, splits: int)
 
 def decode_attention(
     q: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
+    cache: KvTensors,
     tables: torch.Tensor,
     seq_lens: torch.Tensor,
     query_start: torch.Tensor,
@@ -162,12 +171,12 @@ def decode_attention(
 ) -> None:
     """Attention of the sequences that have exactly one new token; rows of others are left alone.
 
-    q: a span [T, H * d]. keys [num_blocks, G, block_size, d], values [num_blocks, G, block_size, e]: by any strides, of
-    neighbouring columns. tables: int32 [S, max_blocks]. seq_lens: int32 [S], with the new token; where it is 0, the row
+    q: a span [T, H * d]. tables: int32 [S, max_blocks]. seq_lens: int32 [S], with the new token; where it is 0, the row
     becomes zeros. query_start: int32 [S + 1]. out: a span [T, H * e]. workspace: f32 [decode_workspace(...)].
     """
-    num_kv_heads, block_size, head_dim = keys.shape[1:]
-    num_seqs, value_dim, num_heads = seq_lens.shape[0], values.shape[3], options.num_heads
+    num_kv_heads, block_size, head_dim = cache.keys.shape[1:]
+    num_seqs, num_heads = seq_lens.shape[0], options.num_heads
+    value_dim = out.shape[1] // num_heads
     group = num_heads // num_kv_heads
     shares = num_seqs * num_heads * tile.splits
     parts = sums = seq_lens  # not read
@@ -175,18 +184,18 @@ def decode_attention(
         if workspace is None or workspace.numel() < shares * (value_dim + 2):
             raise ValueError(f"{tile.splits} shares need a workspace of {shares * (value_dim + 2)} numbers")
         parts, sums = workspace[: shares * value_dim], workspace[shares * value_dim :]
-    sizes = head_constants(head_dim, value_dim)
-    scale, cap, value_scale = options.numbers()
+    sizes = head_constants(head_dim, value_dim, values_in_keys=cache.values is None)
+    scale, cap = options.numbers()
     launch(
-        decode_kernel, (num_seqs, num_kv_heads * triton.cdiv(group, tile.heads), tile.splits), q, keys, values, tables,
-        seq_lens, query_start, seq_lens if options.sinks is None else options.sinks,
-        seq_lens if options.slopes is None else options.slopes, out, parts, sums, scale, cap, value_scale, num_heads,
-        row_stride(q), row_stride(out), *keys.stride()[:3], *values.stride()[:3], row_stride(tables),
-        **sizes, **options.constants(), GROUP=group, HEADS=tile.heads, BLOCK_SIZE=block_size, KEYS=tile.keys,
-        SPLITS=tile.splits, STAGES=tile.num_stages, num_warps=tile.num_warps, pdl=pdl,
+        decode_kernel, (num_seqs, num_kv_heads * triton.cdiv(group, tile.heads), tile.splits), q, *cache.pointers(),
+        tables, seq_lens, query_start, seq_lens if options.sinks is None else options.sinks,
+        seq_lens if options.slopes is None else options.slopes, out, parts, sums, scale, cap, num_heads,
+        row_stride(q), row_stride(out), *cache.strides(), row_stride(tables),
+        **sizes, **code_constants(cache), **options.constants(), GROUP=group, HEADS=tile.heads, BLOCK_SIZE=block_size,
+        KEYS=tile.keys, SPLITS=tile.splits, STAGES=tile.num_stages, num_warps=tile.num_warps, pdl=pdl,
     )  # fmt: skip
     if tile.splits > 1:
         launch(
             combine_kernel, (num_seqs, num_heads), parts, sums, query_start, out, num_heads, row_stride(out),
-            value_scale, VALUE_DIM=value_dim, VALUES=sizes["VALUES"], SPLITS=tile.splits, num_warps=2, pdl=pdl,
+            VALUE_DIM=value_dim, VALUES=sizes["VALUES"], SPLITS=tile.splits, num_warps=2, pdl=pdl,
         )  # fmt: skip

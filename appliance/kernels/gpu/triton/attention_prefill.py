@@ -15,6 +15,7 @@ from appliance.kernels.gpu.triton.attention import (
     head_constants,
     load_queries,
 )
+from appliance.kernels.gpu.triton.kv_codes import KvTensors, code_constants
 from appliance.kernels.gpu.triton.launch import after_previous, launch, row_stride
 
 
@@ -31,11 +32,11 @@ class PrefillTile:
 
 @triton.jit
 def attend_range(
-    state, low, high, first_key, row_at, length, table, keys, values, query, query_tail, slope, scale, cap,
-    key_block, key_token, value_block, value_token,
+    state, low, high, first_key, row_at, length, table, keys, values, key_scales, value_scales, query, query_tail,
+    slope, scale, cap, key_block, key_token, value_block, value_token, key_scale_block, value_scale_block,
     KEYS: tl.constexpr, BLOCK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr, MAIN: tl.constexpr, TAIL: tl.constexpr,
-    VALUE_DIM: tl.constexpr, VALUES: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr, CAP: tl.constexpr,
-    SLOPES: tl.constexpr, MASKED: tl.constexpr, STAGES: tl.constexpr,
+    VALUE_DIM: tl.constexpr, VALUES: tl.constexpr, PREFIX: tl.constexpr, CODES: tl.constexpr, WINDOW: tl.constexpr,
+    CHUNK: tl.constexpr, CAP: tl.constexpr, SLOPES: tl.constexpr, MASKED: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Attends to keys low <= k < high, of which `low` is a multiple of KEYS; without MASKED every row sees them all.
 
@@ -56,8 +57,9 @@ def attend_range(
         key_at = block * key_block + place * key_token
         value_at = block * value_block + place * value_token
         top, total, acc = attend(
-            query, query_tail, top, total, acc, keys, values, key_at, value_at, is_key, visible, distance, slope, scale,
-            cap, HEAD_DIM, MAIN, TAIL, VALUE_DIM, VALUES, CAP, SLOPES, MASKED,
+            query, query_tail, top, total, acc, keys, values, key_scales, value_scales, key_at, value_at,
+            block * key_scale_block + place, block * value_scale_block + place, is_key, visible, distance, slope,
+            scale, cap, HEAD_DIM, MAIN, TAIL, VALUE_DIM, VALUES, PREFIX, CODES, CAP, SLOPES, MASKED,
         )  # fmt: skip
     return top, total, acc
 
@@ -82,12 +84,13 @@ def ranges(first_row, last_row, length, KEYS: tl.constexpr, WINDOW: tl.constexpr
 
 @triton.jit(do_not_specialize=["table_stride"])
 def prefill_kernel(
-    q, keys, values, tables, tiles, query_start, seq_lens, sinks, slopes, out, scale, cap, value_scale,
-    q_stride, out_stride, key_block, key_head, key_token, value_block, value_head, value_token, table_stride,
+    q, keys, values, key_scales, value_scales, tables, tiles, query_start, seq_lens, sinks, slopes, out, scale, cap,
+    q_stride, out_stride, key_block, key_head, key_token, value_block, value_head, value_token, key_scale_block,
+    value_scale_block, table_stride,
     GROUP: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, BLOCK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr,
-    MAIN: tl.constexpr, TAIL: tl.constexpr, VALUE_DIM: tl.constexpr, VALUES: tl.constexpr, WINDOW: tl.constexpr,
-    CHUNK: tl.constexpr, CAP: tl.constexpr, SINKS: tl.constexpr, SLOPES: tl.constexpr, STAGES: tl.constexpr,
-    PDL: tl.constexpr,
+    MAIN: tl.constexpr, TAIL: tl.constexpr, VALUE_DIM: tl.constexpr, VALUES: tl.constexpr, PREFIX: tl.constexpr,
+    CODES: tl.constexpr, TURN: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr, CAP: tl.constexpr,
+    SINKS: tl.constexpr, SLOPES: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Programs: a head, and ROWS new tokens of a sequence."""
     after_previous(PDL)
@@ -105,45 +108,55 @@ def prefill_kernel(
         first_row, tl.minimum(first_row + ROWS, length) - 1, length, KEYS, WINDOW, CHUNK
     )  # fmt: skip
     token = (begins + row).to(tl.int64)
-    query, query_tail = load_queries(q, token * q_stride + head * HEAD_DIM, is_row, HEAD_DIM, MAIN, TAIL)
+    query, query_tail = load_queries(q, token * q_stride + head * HEAD_DIM, is_row, HEAD_DIM, MAIN, TAIL, TURN)
     top, total, slope = begin(sinks, slopes, head + row * 0, is_row, is_row, SINKS, SLOPES)
     state = (top, total, tl.zeros([ROWS, VALUES], tl.float32))
-    k = keys + (head // GROUP).to(tl.int64) * key_head
-    v = values + (head // GROUP).to(tl.int64) * value_head
+    group = (head // GROUP).to(tl.int64)
+    k, k_scales = keys + group * key_head, key_scales + group * BLOCK_SIZE
+    v, v_scales = values + group * value_head, value_scales + group * BLOCK_SIZE
     table = tables + sequence * table_stride
     for part in tl.static_range(0 if WINDOW + CHUNK > 0 else 1, 3):
         low, high = (a, b) if part == 0 else ((b, c) if part == 1 else (c, d))
         state = attend_range(
-            state, low, high, first_key, row_at, length, table, k, v, query, query_tail, slope, scale, cap,
-            key_block, key_token, value_block, value_token, KEYS, BLOCK_SIZE, HEAD_DIM, MAIN, TAIL, VALUE_DIM, VALUES,
-            WINDOW, CHUNK, CAP, SLOPES, part != 1, STAGES if part == 1 else 1,
+            state, low, high, first_key, row_at, length, table, k, v, k_scales, v_scales, query, query_tail, slope,
+            scale, cap, key_block, key_token, value_block, value_token, key_scale_block, value_scale_block,
+            KEYS, BLOCK_SIZE, HEAD_DIM, MAIN, TAIL, VALUE_DIM, VALUES, PREFIX, CODES, WINDOW, CHUNK,
+            CAP, SLOPES, part != 1, STAGES if part == 1 else 1,
         )  # fmt: skip
     top, total, acc = state
-    y = acc * (value_scale / tl.where(total > 0, total, 1.0))[:, None]
+    y = acc * (1.0 / tl.where(total > 0, total, 1.0))[:, None]
     column = tl.arange(0, VALUES)[None, :]
     at = (token * out_stride + head * VALUE_DIM)[:, None] + column
     tl.store(out + at, y.to(out.dtype.element_ty), mask=is_row[:, None] & (column < VALUE_DIM))
 
 
-def choose_prefill(head_dim: int, value_dim: int, block_size: int, dtype: torch.dtype, arch: str) -> PrefillTile:
-    """Returns the tile of a model's prefill attention, which no number of tokens changes."""
-    sizes = head_constants(head_dim, value_dim)
+def choose_prefill(
+    head_dim: int, value_dim: int, block_size: int, dtype: torch.dtype, arch: str,
+    *, values_in_keys: bool = False, has_codes: bool = False,
+) -> PrefillTile:  # fmt: skip
+    """Returns the tile of a model's prefill attention, which no number of tokens changes.
+
+    The last arguments are those of `choose_decode`.
+    """
+    sizes = head_constants(head_dim, value_dim, values_in_keys=values_in_keys)
     width = sizes["MAIN"] + sizes["TAIL"]
     rows = 64 if width <= 320 and dtype.itemsize == 2 else 32
     free = architecture(arch).shared_bytes - rows * width * dtype.itemsize
-    row_bytes = (width + sizes["VALUES"]) * dtype.itemsize
+    row_bytes = (width + (0 if sizes["PREFIX"] else sizes["VALUES"])) * dtype.itemsize
+    wide_codes = has_codes and width > 256  # whose numbers fill the registers
     is_large = width > 128 or sizes["VALUES"] > 128
     most = 32 if is_large or dtype.itemsize == 4 else 64
+    most = 16 if wide_codes else most
     keys = next((keys for keys in (64, 32) if keys <= most and 2 * keys * row_bytes <= free), 16)
-    buffers = min(3, max(1, free // (keys * row_bytes)))
+    buffers = min(1 if wide_codes else 3, max(1, free // (keys * row_bytes)))
     levels = 2 if keys <= block_size else 1
-    return PrefillTile(rows, keys, 8 if is_large else 4, {3: 1 + 2 * levels, 2: 1 + levels, 1: 1}[buffers])
+    num_warps = 256 // architecture(arch).warp_size if has_codes else 8 if is_large else 4
+    return PrefillTile(rows, keys, num_warps, {3: 1 + 2 * levels, 2: 1 + levels, 1: 1}[buffers])
 
 
 def prefill_attention(
     q: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
+    cache: KvTensors,
     tables: torch.Tensor,
     tiles: torch.Tensor,
     query_start: torch.Tensor,
@@ -159,13 +172,15 @@ def prefill_attention(
     The other arguments are those of `decode_attention`. Rows of a sequence of length 0 become zeros. batch_invariant:
     a row rounds alike in every chunk, for which products and sums are not fused.
     """
-    num_kv_heads, block_size, head_dim = keys.shape[1:]
-    scale, cap, value_scale = options.numbers()
+    num_kv_heads, block_size, head_dim = cache.keys.shape[1:]
+    scale, cap = options.numbers()
+    sizes = head_constants(head_dim, out.shape[1] // options.num_heads, values_in_keys=cache.values is None)
     launch(
-        prefill_kernel, (options.num_heads, tiles.shape[0]), q, keys, values, tables, tiles, query_start, seq_lens,
+        prefill_kernel, (options.num_heads, tiles.shape[0]), q, *cache.pointers(), tables, tiles,
+        query_start, seq_lens,
         seq_lens if options.sinks is None else options.sinks, seq_lens if options.slopes is None else options.slopes,
-        out, scale, cap, value_scale, row_stride(q), row_stride(out), *keys.stride()[:3], *values.stride()[:3],
-        row_stride(tables), **head_constants(head_dim, values.shape[3]), **options.constants(),
+        out, scale, cap, row_stride(q), row_stride(out), *cache.strides(), row_stride(tables), **sizes,
+        **code_constants(cache), **options.constants(),
         GROUP=options.num_heads // num_kv_heads, ROWS=tile.rows, KEYS=tile.keys, BLOCK_SIZE=block_size,
         STAGES=tile.num_stages, num_warps=tile.num_warps, enable_fp_fusion=not batch_invariant, pdl=pdl,
     )  # fmt: skip
