@@ -14,6 +14,7 @@ from appliance.deploy.graphs import graphs_status
 from appliance.deploy.lock import owner_of
 from appliance.deploy.naming import find_deployment
 from appliance.deploy.observe import observe
+from appliance.deploy.preemption import swap_status, swap_text
 from appliance.deploy.process import descendants, resident_bytes
 from appliance.deploy.reconcile import Readiness
 from appliance.deploy.speculation import speculation_status
@@ -65,6 +66,7 @@ def _status(state: DeploymentState) -> dict[str, Any]:
         body["memory_bytes"] = resident_bytes([current.process, *descendants(current.process)])
         body["speculation"] = speculation_status(current.url)
         body["graphs"] = graphs_status(current.url)
+        body["swap"] = swap_status(current.url)
         body["adapters"] = [adapter_status(each) for each in seen.adapters or ()]
         body["weights"] = _weights(state.generation(current.home_generation).folder)
     return body
@@ -118,6 +120,7 @@ def _text(status: dict[str, Any]) -> str:
         "adapters": "; ".join(map(adapter_text, status.get("adapters", ()))) or None,
         "drafts": _drafts(status.get("speculation")),
         "graphs": _graphs(status.get("graphs")),
+        "preempted": swap_text(status.get("swap")),
         "generation": status.get("generation"),
         "plan": status["engine_sha256"][:12] if "engine_sha256" in status else None,
         "spec": status.get("spec"),

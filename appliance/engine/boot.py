@@ -63,7 +63,11 @@ def boot(plan: EnginePlan, announce: Announce, *, interpreter_s: float | None = 
     phases.end()
     report = BootReport(
         seconds=phases.seconds,
-        memory_bytes={**backend.executable.memory_bytes, **({} if draft is None else draft.memory_bytes)},
+        memory_bytes={
+            **backend.executable.memory_bytes,
+            **runner.memory_bytes,
+            **({} if draft is None else draft.memory_bytes),
+        },
         num_blocks=config.num_blocks,
         weights=None if backend.weights is None else WeightsOrigin(**asdict(backend.weights)),
     )

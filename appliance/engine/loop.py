@@ -144,7 +144,7 @@ class EngineLoop:
         result = self._runner.run(plan)
         began = self._ended if result.began_early else self.pulse.since
         self._ended = self._clock()
-        self._scheduler.learn(plan, self._ended - began)
+        self._scheduler.learn(plan, self._ended - began - result.moved_s)
         events += self._events(self._scheduler.commit(plan, result))
         self._rest_if_idle()
         laps.end(plan)

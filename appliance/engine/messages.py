@@ -8,6 +8,7 @@ import msgspec
 
 from appliance.engine.adapter_messages import AdapterSet, AdaptersServed, AdapterStats
 from appliance.engine.graph_messages import GraphStats
+from appliance.engine.swap_messages import SwapStats
 from appliance.plan.types import MODEL_METHODS, EnginePlan, SpeculationPlan
 
 
@@ -322,6 +323,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     step_sizes: tuple[int, ...] = ()  # steps by size: one count for each of STEP_TOKEN_BOUNDS, and one above
     prompt_tokens_per_s: float = 0.0  # prefill speed beside the current decodes; 0 before any was measured
     speculation: SpeculationStats | None = None  # None: the plan has none
+    swap: SwapStats | None = None  # None: preempted sequences are computed again
     adapters: AdapterStats | None = None  # None: there are no places for any
     graphs: GraphStats | None = None  # None: none are planned
 

@@ -1,6 +1,6 @@
 """Runs steps: keeps the rows, prepares the model's inputs, runs it, samples, and reports."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -22,7 +22,8 @@ from appliance.engine.profiler import StepProfiler
 from appliance.engine.report import pooled_vectors, row_logprobs, without_token
 from appliance.engine.rows import Rows
 from appliance.engine.saying import Said, say_single, say_with_drafts
-from appliance.engine.step import Chunk, Drafted, DraftTokens, DraftWish, NewRow, RowError, StepPlan, StepResult
+from appliance.engine.step import Drafted, DraftTokens, DraftWish, NewRow, RowError, StepPlan, StepResult
+from appliance.engine.swap_memory import SwapMemory
 from appliance.kernels.errors import StepError
 from appliance.kernels.interface import Eager, Executable, Screened, StepInputs
 from appliance.kernels.logits import Logits
@@ -30,6 +31,7 @@ from appliance.kernels.sampling import LogprobsMode, SampledBatch, SamplingBatch
 
 _log = logger("engine")
 _LEFT_OUT = RowError(ErrorKind.INTERNAL, "left out while another row is looked at")
+_UNLOADED = RowError(ErrorKind.INTERNAL, "its blocks came back from host memory other than they were stored")
 
 
 class _BatchError(Exception):
@@ -92,13 +94,23 @@ class Runner:
         self._grammars = GrammarMasks(self._rows)
         self._processors = RowProcessors(self._rows)
         self._drafts = RowDrafts(drafters, vocab_size, draft_model) if has_drafts else None
+        self._swap = SwapMemory(executable, config.num_swap_places) if config.num_swap_places else None
         self._is_ahead = False  # the expected next step was started early
 
     def run(self, plan: StepPlan) -> StepResult:
         """Runs one step. A row that fails while it is put, prepared, masked, sampled or advanced is reported in the
         result; the others are as if it had not been there. Any exception of the executable except StepError is raised
         and ends the engine."""
-        failed = self._update_rows(plan)
+        if self._swap is None or not (plan.stores or plan.loads):
+            return self._run(plan, {})
+        self.rest()  # a step that began early may write blocks that are moved now
+        moved = self._swap.move(plan.stores, plan.loads)
+        self.laps.lap("swap")
+        return msgspec.structs.replace(self._run(plan, dict.fromkeys(moved.unloaded, _UNLOADED)), moved=moved)
+
+    def _run(self, plan: StepPlan, failed: dict[int, RowError]) -> StepResult:
+        """Runs one step, without the rows that have `failed`, to which it adds others."""
+        self._update_rows(plan, failed)
         ran = self._run_model(plan, failed)
         if ran is None or not len(ran.wanted.rows):
             return StepResult(plan.step, [[] for chunk in plan.chunks if chunk.sample], errors=failed)
@@ -145,6 +157,11 @@ class Runner:
         """What runs the model."""
         return self._executable
 
+    @property
+    def memory_bytes(self) -> dict[str, int]:
+        """Allocated bytes by purpose, beside those of the executable."""
+        return {} if self._swap is None else {"swap": self._swap.size_bytes}
+
     def start_profile(self) -> None:
         """Profiles from now on until `stop_profile`; a profile that runs already is restarted."""
         self.laps = StepProfiler(self._executable, self._block_size, self._windows)
@@ -160,9 +177,8 @@ class Runner:
             self._drafts.close()
         self._executable.close()
 
-    def _update_rows(self, plan: StepPlan) -> dict[int, RowError]:
-        """Drops, puts and extends rows. Returns the errors of those that cannot take part in the step."""
-        failed: dict[int, RowError] = {}
+    def _update_rows(self, plan: StepPlan, failed: dict[int, RowError]) -> None:
+        """Drops, puts and extends rows. Adds the errors of those that cannot take part in the step to `failed`."""
         for row in plan.freed_rows:
             self._rows.drop(row)
             self._processors.drop(row)
@@ -188,7 +204,6 @@ class Runner:
                 self._rows.put_draft(chunk.row, chunk.draft.token_ids)
         if plan.block_copies:
             self._executable.copy_blocks(plan.block_copies)
-        return failed
 
     def drop_adapters(self, slots: Iterable[int]) -> None:
         """Empties slots that no running row has, between steps."""
@@ -206,7 +221,7 @@ class Runner:
     def _run_model(self, plan: StepPlan, failed: dict[int, RowError]) -> _Ran | None:
         """Runs the model for the rows that can be prepared, and adds the others to `failed`. None if none can."""
         if failed:
-            plan = _narrowed(plan, failed)
+            plan = plan.without(failed)
         while plan.chunks:
             try:
                 inputs, wanted, began_early = self._prepare(plan)
@@ -244,13 +259,13 @@ class Runner:
         found: dict[int, RowError] = {}
         for chunk in plan.chunks:
             try:
-                attempt(_of_chunks(plan, (chunk,)))
+                attempt(plan.of((chunk,)))
             except kind as own:
                 found[chunk.row] = row_fault("its inputs were made", own)
         if not found:
             raise error
         failed.update(found)
-        return _narrowed(plan, found)
+        return plan.without(found)
 
     def _prepare(self, plan: StepPlan) -> tuple[StepInputs, LogitRows, bool]:
         """Returns the step's inputs, and whether it has begun already."""
@@ -375,12 +390,3 @@ class Runner:
             completed=said.completed,
             began_early=ran.began_early,
         )
-
-
-def _narrowed(plan: StepPlan, failed: Collection[int]) -> StepPlan:
-    return _of_chunks(plan, tuple(chunk for chunk in plan.chunks if chunk.row not in failed))
-
-
-def _of_chunks(plan: StepPlan, chunks: tuple[Chunk, ...]) -> StepPlan:
-    num_tokens = sum(chunk.length for chunk in chunks)
-    return msgspec.structs.replace(plan, chunks=chunks, num_tokens=num_tokens, goes_on=False)

@@ -1,5 +1,7 @@
 """StepPlan and StepResult: the values that cross between the scheduler and the runner."""
 
+from collections.abc import Collection
+
 import msgspec
 
 from appliance.engine.grammar.interface import Grammar
@@ -74,13 +76,40 @@ class Chunk(msgspec.Struct, frozen=True):
         return 0 if self.draft is None else len(self.draft.token_ids)
 
 
+class BlockMove(msgspec.Struct, frozen=True):
+    """What moves between a row's cache and host memory: block blocks[i] lies at place places[i] there. A state lies at
+    all of state_places together, in this order; `state` is its slot, None in a model that has none."""
+
+    row: int
+    blocks: tuple[int, ...]
+    places: tuple[int, ...]
+    state: int | None = None
+    state_places: tuple[int, ...] = ()
+
+    @property
+    def num_places(self) -> int:
+        return len(self.places) + len(self.state_places)
+
+
+class Moved(msgspec.Struct, frozen=True):
+    """What the moves of a step took: places of host memory, and seconds. unloaded: rows whose blocks came back other
+    than they were stored; nothing of these was loaded."""
+
+    num_stored: int = 0
+    store_s: float = 0.0
+    num_loaded: int = 0
+    load_s: float = 0.0
+    unloaded: frozenset[int] = frozenset()
+
+
 class StepPlan(msgspec.Struct, frozen=True):
-    """One step. Order of work: freed_rows, adapter_puts, new_rows, block_copies, chunks.
+    """One step. Order of work: stores, loads, freed_rows, adapter_puts, new_rows, block_copies, chunks.
 
     goes_on: unless a token ends a sequence or a message comes in, the next step decodes one more token of each row, and
     has blocks for it. So it may begin before it is planned.
     most_drafts: the longest draft of a row that the next step may take; 0: none is wanted.
     drafts_follow: a model drafts before the next step is planned, so that step cannot begin early.
+    stores: of sequences that were preempted, before their blocks are used again. loads: of sequences that come back.
     """
 
     step: int
@@ -93,6 +122,17 @@ class StepPlan(msgspec.Struct, frozen=True):
     most_drafts: int = 0
     adapter_puts: tuple[tuple[int, str], ...] = ()  # (slot, digest of the adapter), into slots that no row has
     drafts_follow: bool = False
+    stores: tuple[BlockMove, ...] = ()
+    loads: tuple[BlockMove, ...] = ()
+
+    def of(self, chunks: "tuple[Chunk, ...]") -> "StepPlan":
+        """Returns the step that runs only these chunks."""
+        num_tokens = sum(chunk.length for chunk in chunks)
+        return msgspec.structs.replace(self, chunks=chunks, num_tokens=num_tokens, goes_on=False)
+
+    def without(self, rows: Collection[int]) -> "StepPlan":
+        """Returns the step without the chunks of these rows."""
+        return self.of(tuple(chunk for chunk in self.chunks if chunk.row not in rows))
 
 
 class RowError(msgspec.Struct, frozen=True):
@@ -111,6 +151,7 @@ class StepResult(msgspec.Struct, frozen=True):
     logprobs: of each token; a row that has them has no forced tokens.
     drafts: for a row's next chunk, one of each drafter that has one; the scheduler takes the first tokens of one.
     began_early: the step began as soon as the one before it had its tokens.
+    moved: what its moves took; None if it had none. Rows that were not loaded are in `errors` as well.
     """
 
     step: int
@@ -122,6 +163,17 @@ class StepResult(msgspec.Struct, frozen=True):
     vectors: dict[int, bytes] = {}  # by row, of a model that pools, in place of tokens
     completed: frozenset[int] = frozenset()  # rows whose grammar allows nothing more
     began_early: bool = False
+    moved: Moved | None = None
+
+    @property
+    def moved_s(self) -> float:
+        """The seconds of the step in which nothing was computed."""
+        return 0.0 if self.moved is None else self.moved.store_s + self.moved.load_s
+
+    @property
+    def unloaded(self) -> frozenset[int]:
+        """The rows whose blocks could not be loaded: their tokens are to be computed again."""
+        return frozenset() if self.moved is None else self.moved.unloaded
 
 
 class DraftWish(msgspec.Struct, frozen=True):

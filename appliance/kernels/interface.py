@@ -245,6 +245,39 @@ class Adapters(Protocol):
         """Empties a slot that no running sequence has: with it, the model gives what it gives alone."""
 
 
+class BlockMover(Protocol):
+    """Copies blocks and states to host memory and back: to the rows `places` of `memory`, uint8 [P, block_bytes]. No
+    step may run, or have begun early, meanwhile."""
+
+    @property
+    def block_bytes(self) -> int:
+        """The bytes of a block, with all layers that are in it; 0 for a program without caches."""
+
+    @property
+    def state_bytes(self) -> int:
+        """The bytes of a slot of all recurrent states; 0 for a program without any."""
+
+    def store_blocks(self, blocks: Sequence[int], memory: np.ndarray, places: Sequence[int]) -> None:
+        """Copies block blocks[i] to place places[i]."""
+
+    def load_blocks(self, blocks: Sequence[int], memory: np.ndarray, places: Sequence[int]) -> None:
+        """Copies place places[i] to block blocks[i]."""
+
+    def stored_state(self, slot: int) -> np.ndarray:
+        """Returns a copy of all states in a slot, uint8 [state_bytes]."""
+
+    def load_state(self, slot: int, state: np.ndarray) -> None:
+        """Copies the first state_bytes of `state`, as `stored_state` gave them, to a slot."""
+
+
+@runtime_checkable
+class Moves(Protocol):
+    """A set whose blocks and states can be copied to host memory and back."""
+
+    def mover(self) -> BlockMover:
+        """Returns what copies them, until the executable is closed."""
+
+
 @runtime_checkable
 class Keeping(Protocol):
     """A set that lets what a program keeps be read."""

@@ -12,7 +12,7 @@ from appliance.plan.types import EnginePlan
 TOLERANCE = 0.10
 SMALL_BYTES = 8 << 20  # an item below this is judged with the total alone
 MEASURED_ITEMS = (
-    *("weights", "logit_screen", "kv_cache", "states", "adapters", "activations", "workspace"),
+    *("weights", "logit_screen", "kv_cache", "states", "swap", "adapters", "activations", "workspace"),
     *("draft_weights", "draft_kv_cache", "draft_activations", "draft_workspace", "draft_inputs", "draft_states"),
 )
 
@@ -62,7 +62,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
 def compare_boot(plan: EnginePlan, report: BootReport) -> list[Comparison]:
     """Each measured item, then their total, of the first device."""
-    planned = {item.name: item.size_bytes for item in plan.memory[0].items}
+    planned = {item.name: item.size_bytes for item in (*plan.memory[0].items, *plan.memory[0].host_items)}
     rows = [
         Comparison(name, planned.get(name, 0), report.memory_bytes.get(name, 0))
         for name in _measured_items(plan)

@@ -35,6 +35,7 @@ def plan_cache(
         prefix_caching=_prefix_caching(inputs, memory, pooling, ledger),
         hash_algorithm=_hash_algorithm(inputs),
         num_snapshots=memory.num_snapshots,
+        swap=memory.swap,
     )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from appliance.base.units import format_size
 from appliance.catalog.gpu_operators import gpu_implementation
+from appliance.plan.inputs import PlanInputs
 from appliance.plan.program import PlannedProgram
 from appliance.plan.sizes import ELEMENT_BYTES, StepSize, activation_formula
 from appliance.plan.types import MemoryItem, PrecisionPlan
@@ -103,3 +104,10 @@ def _dense_bytes(program: PlannedProgram, name: str, element: int) -> int:
 
 def _slot_bytes(op: Operator, limits: StepLimits, element: int) -> int:
     return sum(limits.rows[slot.extent] * slot.width * element for slot in set(op.slots()))
+
+
+def device_bytes(inputs: PlanInputs) -> int:
+    """Returns the memory of a device: of the host for a CPU, else of the smallest accelerator."""
+    if inputs.profile.device == "cpu" or not inputs.facts.accelerators:
+        return inputs.facts.memory.limit_bytes
+    return min(accelerator.memory_bytes for accelerator in inputs.facts.accelerators)

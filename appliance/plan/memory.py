@@ -6,7 +6,7 @@ from appliance.base.units import format_size
 from appliance.catalog.kernel_sets import MEMORY_MARGINS, MODELLING_BYTES, KernelSetFacts
 from appliance.plan.adapters import PlannedAdapters
 from appliance.plan.context import ContextRequest
-from appliance.plan.device_memory import host_items, step_items
+from appliance.plan.device_memory import device_bytes, host_items, step_items
 from appliance.plan.draft_model import PlannedDraftModel
 from appliance.plan.graphs import graphs_item
 from appliance.plan.inputs import PlanInputs
@@ -25,6 +25,7 @@ from appliance.plan.sizes import (
 )
 from appliance.plan.speculation import drafts_item
 from appliance.plan.states import plan_states
+from appliance.plan.swap import SwapUnits, plan_swap
 from appliance.plan.types import (
     GraphsPlan,
     KvGroupPlan,
@@ -34,6 +35,7 @@ from appliance.plan.types import (
     PrecisionPlan,
     SchedulerPlan,
     SpeculationPlan,
+    SwapPlan,
 )
 from appliance.plan.workspace import workspace_bytes, workspace_formula
 from appliance.program.device_memory import StepLimits
@@ -69,6 +71,7 @@ class PlannedMemory(msgspec.Struct, frozen=True):
     max_model_len: int
     screen_logits: bool
     num_draft_blocks: int = 0  # of the draft model's cache
+    swap: SwapPlan | None = None
 
 
 class _Device(msgspec.Struct, frozen=True):
@@ -93,6 +96,11 @@ def plan_memory(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> Plann
     states = plan_states(inputs, needs.program.program, sequences, device.left, ledger)
     device = msgspec.structs.replace(device, items=(*device.items, *states.items))
     device, num_draft_blocks = _with_draft_cache(inputs, needs, device, ledger)
+    units = SwapUnits(device.block_bytes, needs.program.program.state_bytes, needs.block_size)
+    swap = plan_swap(inputs, units, device.left, ledger)
+    on_host = (*host_items(needs.program, _limits(needs)), *swap.items)
+    if inputs.profile.device == "cpu":
+        device, on_host = msgspec.structs.replace(device, items=(*device.items, *swap.items)), ()
     _say_groups(device, needs, ledger)
     length, num_blocks = _cache(inputs, needs, device, ledger)
     items = _with_screen(needs.screen, device, num_blocks, ledger)
@@ -109,7 +117,7 @@ def plan_memory(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> Plann
             device_bytes=device.total,
             budget_bytes=device.budget,
             items=(items[0], cache, *items[1:]),
-            host_items=() if inputs.profile.device == "cpu" else host_items(needs.program, _limits(needs)),
+            host_items=on_host,
             kv_bytes_per_token=sum(group.bytes_per_token for group in device.groups),
             kv_bytes_per_block=device.block_bytes,
             kv_groups=device.groups,
@@ -120,7 +128,12 @@ def plan_memory(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> Plann
     )
     has_screen = any(item.name == SCREEN for item in items)
     slots = states.num_snapshots, states.num_draft_states
-    return PlannedMemory(plans, num_blocks, *slots, length, screen_logits=has_screen, num_draft_blocks=num_draft_blocks)
+    return PlannedMemory(
+        *(plans, num_blocks, *slots, length),
+        screen_logits=has_screen,
+        num_draft_blocks=num_draft_blocks,
+        swap=swap.plan,
+    )
 
 
 def _with_draft_cache(inputs: PlanInputs, needs: MemoryNeeds, device: _Device, ledger: Ledger) -> tuple[_Device, int]:
@@ -132,7 +145,7 @@ def _with_draft_cache(inputs: PlanInputs, needs: MemoryNeeds, device: _Device, l
 
 
 def _device(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> _Device:
-    total = _device_bytes(inputs)
+    total = device_bytes(inputs)
     share = _utilization(inputs, ledger)
     tensor, stages = needs.parallel.tensor, needs.parallel.pipeline
     kernels = needs.program.kernels
@@ -169,12 +182,6 @@ def _say_groups(device: _Device, needs: MemoryNeeds, ledger: Ledger) -> None:
 
 def _share(group: KvGroupPlan, ranks: int) -> KvGroupPlan:
     return msgspec.structs.replace(group, bytes_per_token=-(-group.bytes_per_token // ranks))
-
-
-def _device_bytes(inputs: PlanInputs) -> int:
-    if inputs.profile.device == "cpu" or not inputs.facts.accelerators:
-        return inputs.facts.memory.limit_bytes
-    return min(accelerator.memory_bytes for accelerator in inputs.facts.accelerators)
 
 
 def _utilization(inputs: PlanInputs, ledger: Ledger) -> float:

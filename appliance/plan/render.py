@@ -72,6 +72,9 @@ def _heading(plan: EnginePlan) -> Iterator[str]:
     blocks = f"{cache.num_blocks:,} blocks of {cache.block_size} tokens in {plan.precision.kv_dtype}"
     ahead = f", {cache.prefault_blocks:,} of them resident ahead" if cache.prefault_blocks else ""
     yield _row("cache", f"{blocks}{ahead}, {caching}")
+    if (swap := cache.swap) is not None:
+        size = format_size(swap.num_places * swap.place_bytes)
+        yield _row("preempted", f"moved to {size} of host memory where that takes less time than to compute again")
     yield _row("listens", f"{_address(plan.serving)}, {_keys(plan.serving.auth)}")
 
 

@@ -187,8 +187,8 @@ class GraphsPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryItem(msgspec.Struct, frozen=True, kw_only=True):
-    # weights, logit_screen, kv_cache, states, activations, workspace, temporaries, graphs, adapters, drafts, draft_...,
-    # context, margin
+    # weights, logit_screen, kv_cache, states, swap, activations, workspace, temporaries, graphs, adapters, drafts,
+    # draft_..., context, margin
     name: str
     size_bytes: int
     formula: str
@@ -219,6 +219,15 @@ class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
     num_full_sequences: float  # of max_model_len that fit
 
 
+class SwapPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Places in host memory for the blocks and states of preempted sequences. A place holds a block, or, in a model
+    without a cache of keys and values, the states of a sequence."""
+
+    num_places: int
+    place_bytes: int
+    num_state_places: int  # that the recurrent states of a sequence take; 0 for a model that has none
+
+
 class CachePlan(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int
     num_blocks: int
@@ -226,6 +235,7 @@ class CachePlan(msgspec.Struct, frozen=True, kw_only=True):
     prefix_caching: bool
     hash_algorithm: HashAlgorithm
     num_snapshots: int | None = None  # of recurrent states; None for a model that has none
+    swap: SwapPlan | None = None  # None: preempted sequences are computed again
 
 
 class SchedulerPlan(msgspec.Struct, frozen=True, kw_only=True):

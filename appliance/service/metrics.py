@@ -19,6 +19,7 @@ from appliance.service.adapter_metrics import ADAPTER_METRICS, OF_ADAPTERS, info
 from appliance.service.counted import CountedHistogram
 from appliance.service.metric import Kind, Metric
 from appliance.service.speculation_metrics import SPECULATION_METRICS, speculation_counts
+from appliance.service.swap_metrics import SWAP_GAUGES, SWAP_METRICS, swap_costs, swap_counts, swap_gauges
 
 _TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
 _PER_TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
@@ -64,6 +65,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("prefix_cache_hits", "counter", "Prompt tokens found in the prefix cache", "prefix_cache_hits"),
     Metric("engine_steps", "counter", "Steps that the engine ran"),
     *SPECULATION_METRICS,
+    *SWAP_METRICS,
     *ADAPTER_METRICS,
     Metric("engine_ready", "gauge", "1 when the engine takes requests"),
     Metric("deep_checks", "counter", "Deep checks by what they found: ok, busy, stuck", None, ("result",)),
@@ -106,6 +108,7 @@ METRICS: tuple[Metric, ...] = (
 ENGINE_GAUGES = (
     "requests_running", "requests_waiting", "kv_cache_usage_ratio", "kv_cache_touched_bytes",
     "state_snapshots_kept", "graphs_captured", "graphs_planned", "graph_capture_seconds", "engine_ready",
+    *SWAP_GAUGES,
 )  # fmt: skip
 Instrument = Counter | Gauge | Histogram
 _MAKERS: dict[Kind, type[Instrument]] = {"counter": Counter, "gauge": Gauge, "histogram": Histogram}
@@ -289,7 +292,11 @@ class ServiceMetrics:
             figures["lora_requests_info"].set(time.time(), *request_labels(stats.adapters, self._max_loras))
             self._count("adapter_slot_writes", stats.adapters.num_writes)
         self._steps.note(stats.step_sizes, stats.step_tokens)
-        for (name, *labels), value in speculation_counts(stats.speculation).items():
+        for name, value in swap_gauges(stats.swap).items():
+            figures[name].set(value)
+        for what, value in swap_costs(stats.swap).items():
+            figures["swap_cost_seconds"].set(value, what)
+        for (name, *labels), value in (speculation_counts(stats.speculation) | swap_counts(stats.swap)).items():
             self._count(name, value, *labels)
 
     def _count(self, name: str, value: float, *labels: str) -> None:

@@ -1,7 +1,5 @@
 """Figures of speculation: what became of drafts, by position and by method, and why steps had none."""
 
-from collections.abc import Mapping
-
 from appliance.engine.messages import MethodStats, SpeculationStats
 from appliance.service.metric import Metric
 
@@ -25,7 +23,7 @@ SPECULATION_METRICS = (
 )
 
 
-def speculation_counts(stats: SpeculationStats | None) -> Mapping[tuple[str, ...], float]:
+def speculation_counts(stats: SpeculationStats | None) -> dict[tuple[str, ...], float]:
     """Returns the counters by metric and label values; nothing where the plan has no speculation."""
     if stats is None:
         return {}

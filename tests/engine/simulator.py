@@ -7,7 +7,7 @@ import numpy as np
 from appliance.engine.core.scheduler import Scheduler
 from appliance.engine.messages import ErrorKind, GenerateRequest, SamplingParams, SequenceOutput, SpeculationCaps
 from appliance.engine.states import state_pieces
-from appliance.engine.step import Chunk, DraftTokens, NewRow, RowError, StepPlan, StepResult
+from appliance.engine.step import Chunk, DraftTokens, Moved, NewRow, RowError, StepPlan, StepResult
 
 NextToken = Callable[[Sequence[int], int], int]  # (context, seed) -> token
 Propose = Callable[[Sequence[int], int], list[int]]  # (context, seed) -> tokens that may come next
@@ -39,8 +39,14 @@ class SimulatedRunner:
         self.num_drafts = self.num_agreed = 0
         self.computed_tokens = 0
         self.broken: set[int] = set()  # sequence ids whose logits are NaN
+        self.host: dict[int, object] = {}  # place -> the cells of a block, or a part of a state
+        self.place_s = 0.001  # that a place takes to be stored or loaded
+        self.spoils: Callable[[], bool] = lambda: (
+            False
+        )  # says of each load whether it finds other bytes than were stored
 
     def run(self, plan: StepPlan) -> StepResult:
+        moved = self._move(plan)
         for row in plan.freed_rows:
             del self.rows[row], self.tokens[row], self.tables[row]
         for new in plan.new_rows:
@@ -54,14 +60,23 @@ class SimulatedRunner:
                     self.cells[target * self.block_size + offset] = cell
         assert sum(chunk.length for chunk in plan.chunks) == plan.num_tokens
         assert len({chunk.row for chunk in plan.chunks}) == len(plan.chunks), "a row runs twice"
+        errors = dict.fromkeys(moved.unloaded, RowError(ErrorKind.INTERNAL, "other bytes"))
+        wrong = {block for move in plan.loads if move.row in moved.unloaded for block in move.blocks}
         for chunk in plan.chunks:  # all writes before any read, as layers do
             self._write(chunk)
+            if chunk.row in moved.unloaded:
+                wrong |= {block for blocks in chunk.new_blocks for block in blocks[chunk.start // self.block_size :]}
         if self.has_states:
-            self._carry_states(plan)
+            self._carry_states(plan.without(moved.unloaded))
         tokens: list[list[int]] = []
-        errors: dict[int, RowError] = {}
         drafts: dict[int, list[DraftTokens]] = {}
         for chunk in plan.chunks:
+            if chunk.row in moved.unloaded:
+                tokens += [[]] * chunk.sample
+                continue
+            if not wrong.isdisjoint(self._seen(chunk)):
+                tokens += [[7]] * chunk.sample  # wrong, as what it reads is
+                continue
             context = self._read(chunk)
             if self.rows[chunk.row].sequence_id in self.broken:
                 errors[chunk.row] = RowError(ErrorKind.INTERNAL, "NaN")
@@ -73,7 +88,42 @@ class SimulatedRunner:
                 proposed = self.propose(self.tokens[chunk.row], self.rows[chunk.row].seed)[: plan.most_drafts]
                 if proposed:
                     drafts[chunk.row] = [DraftTokens(proposed, "test")]
-        return StepResult(step=plan.step, tokens=tokens, errors=errors, drafts=drafts)
+        return StepResult(step=plan.step, tokens=tokens, errors=errors, drafts=drafts, moved=moved)
+
+    def _move(self, plan: StepPlan) -> Moved:
+        """Moves cells and states between slots and places, as numbers that are lost where a place is wrong."""
+        size = self.block_size
+        for move in plan.stores:
+            for block, place in zip(move.blocks, move.places, strict=True):
+                self.host[place] = [self.cells.get(block * size + offset) for offset in range(size)]
+            for place in move.state_places:
+                assert move.state is not None
+                self.host[place] = list(self.states[move.state])
+        unloaded = set()
+        for move in plan.loads:
+            if self.spoils():
+                unloaded.add(move.row)
+                continue
+            for block, place in zip(move.blocks, move.places, strict=True):
+                cells = self.host[place]
+                assert isinstance(cells, list)
+                self.cells |= {block * size + offset: cell for offset, cell in enumerate(cells) if cell is not None}
+            for place in move.state_places:
+                state = self.host[place]
+                assert isinstance(state, list)
+                assert move.state is not None
+                self.states[move.state] = state
+        counts = [sum(move.num_places for move in moves) for moves in (plan.stores, plan.loads)]
+        seconds = [count * self.place_s for count in counts]
+        return Moved(counts[0], seconds[0], counts[1], seconds[1], frozenset(unloaded))
+
+    def _seen(self, chunk: Chunk) -> set[int]:
+        """The blocks that a chunk reads, or writes."""
+        seen, end = set[int](), -(-(chunk.start + chunk.length) // self.block_size)
+        for table, window in zip(self.tables[chunk.row], self.windows, strict=True):
+            first = 0 if window is None else max(0, chunk.start - window + 1)
+            seen |= {*table[first // self.block_size : end]}
+        return seen
 
     def _verified(self, chunk: Chunk, context: list[int]) -> list[int]:
         """Returns the drafts that the model samples as well, and the token after them."""
@@ -106,6 +156,8 @@ class SimulatedRunner:
 
     def _carry_states(self, plan: StepPlan) -> None:
         """Carries each row's state on, as if all rows ran at once: what one reads, no other may write."""
+        if not plan.chunks:
+            return
         rows, starts, lengths = np.array([(c.row, c.start, c.length) for c in plan.chunks], np.int32).T
         bounds = np.concatenate((np.zeros(1, np.int32), np.cumsum(lengths, dtype=np.int32)))
         pieces = state_pieces(plan.chunks, rows, starts, bounds)

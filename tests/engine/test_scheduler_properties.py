@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -27,6 +28,7 @@ def configs(draw: st.DrawFn) -> SchedulerConfig:
     seqs = draw(st.integers(1, 6))
     block_size = draw(st.sampled_from([1, 2, 4, 8]))
     windows = draw(st.sampled_from(WINDOWS))
+    has_states = not windows or draw(st.booleans())
     num_blocks = -(-draw(st.integers(36, 120)) * len(windows) // block_size)
     return SchedulerConfig(
         max_model_len=40,
@@ -42,7 +44,9 @@ def configs(draw: st.DrawFn) -> SchedulerConfig:
         policy=draw(st.sampled_from(["fcfs", "priority"])),
         prefix_caching=draw(st.booleans()),
         windows=windows,
-        num_snapshots=draw(st.sampled_from([None, 0, 1, 2, 5])) if windows else draw(st.sampled_from([0, 1, 4])),
+        num_snapshots=draw(st.sampled_from([0, 1, 2, 5])) if has_states else None,
+        num_swap_places=draw(st.sampled_from([0, 2, 9, 40, 400])),
+        num_state_places=draw(st.integers(1, 3)) if has_states else 0,
         expected_output=draw(st.sampled_from([0, 4, 128])),
         hash_algorithm=draw(st.sampled_from(["builtin", "sha256", "sha256_cbor"])),
         target_step_s=draw(st.sampled_from([None, 0.02, 0.2])),
@@ -90,8 +94,15 @@ def drive(
     config: SchedulerConfig,
     traffic: list[tuple[int, GenerateRequest, int | None]],
     propose: Propose = lambda context, seed: [],
+    *,
+    place_s: float = 0.001,
+    spoiled: float = 0.0,
 ) -> Harness:
+    """`spoiled`: the share of loads that find other bytes than were stored."""
+    draws = Random(sum(len(request.prompt_token_ids) for _, request, _ in traffic))
     harness = Harness(Scheduler(config), propose=propose)
+    harness.runner.place_s = place_s
+    harness.runner.spoils = lambda: draws.random() < spoiled
     pending, step = list(traffic), 0
     while pending or harness.scheduler.has_work:
         while pending and pending[0][0] <= step:
@@ -117,7 +128,8 @@ def test_random_traffic(propose: Propose, data: st.DataObject) -> None:
         extra, num_draft_states = data.draw(st.integers(0, 40)), data.draw(st.sampled_from([0, 1, 3, 8, 40]))
         config = replace(config, max_num_sampled=config.max_num_sampled + extra, speculation=SPECULATION)
         config = replace(config, num_draft_states=num_draft_states)
-    harness = drive(config, traffic, propose)
+    place_s, spoiled = data.draw(st.sampled_from([0.001, 0.02])), data.draw(st.sampled_from([0.0, 0.0, 0.5, 1.0]))
+    harness = drive(config, traffic, propose, place_s=place_s, spoiled=spoiled)
     assert harness.scheduler.kv.pool.num_used == 0, "blocks leaked"
     seeds = {new.sequence_id: new.seed for plan in harness.steps for new in plan.new_rows}
     assert len(seeds) <= sum(request.sampling.n for _, request, _ in traffic)

@@ -83,7 +83,7 @@ def test_a_prefix_is_found_where_every_group_has_what_is_seen_behind_it() -> Non
 
     def found_without(group: int, *indices: int) -> int:
         for index in indices:
-            block = kv._lookup(sequence, group, index)
+            block = kv.lookup(sequence, group, index)
             assert block is not None
             kv.pool.forget(block)
         return kv.cached_prefix(sequence).num_blocks

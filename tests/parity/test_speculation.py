@@ -7,7 +7,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from appliance.checkpoint.adapter import read_adapter
 from appliance.engine.adapters import AdapterStore
 from appliance.engine.core.adapter_slots import ServedAdapter
 from appliance.engine.core.config import SchedulerConfig
@@ -17,18 +16,15 @@ from appliance.engine.messages import GenerateRequest
 from appliance.kernels.binding import load_kernel_set
 from appliance.kernels.execution import Execution
 from appliance.kernels.interface import Executable
-from appliance.layers.adapters import Wanted, with_adapters
-from appliance.models.adapter_places import AdapterPlaces
-from appliance.plan.types import AdapterPlan
 from appliance.program.kv_blocks import blocks_held
 from tests.engine.scripted_drafter import ScriptedDrafter
 from tests.engine.simulator import SPECULATION, generate
 from tests.engine.test_draft_model import CAPS
 from tests.engine.test_speculation import NO_ADAPTERS, Answers, answers, summary, texts
-from tests.models.adapters import make_adapter
 from tests.models.tiny import VOCAB_SIZE
+from tests.parity.adapted import adapted
 from tests.parity.conftest import Checkpoint
-from tests.parity.harness import bind, bind_adapted, execution_of
+from tests.parity.harness import bind, execution_of
 
 # Experts, latents with experts, sinks with windows, the delta rule, state spaces with experts, short convolutions.
 NAMES = ["qwen2_moe", "deepseek3", "gpt-oss", "gemma2", "qwen3_next", "jamba", "falcon_h1", "lfm2"]
@@ -114,23 +110,8 @@ def check_with_draft_model(
 def test_answers_of_adapters_are_those_without_drafts(
     name: str, tiny: Callable[[str], Checkpoint], tmp_path: Path
 ) -> None:
-    bounds = execution_of(sampled=64)
-    bounds = dataclasses.replace(bounds, limits=dataclasses.replace(bounds.limits, max_loras=2))
     checkpoint = tiny(name)
-    executable, program = bind_adapted(
-        checkpoint.facts,
-        load_kernel_set("cpu-generic"),
-        lambda one: with_adapters(one, Wanted(4, lambda weight: weight.startswith("layers."))),
-        execution=bounds,
-    )
-    assert program is not None
-    places = AdapterPlaces.of(checkpoint.facts, 64, program)
-    store, served = AdapterStore(places, "bf16"), dict[str, ServedAdapter]()
-    for seed, each in enumerate(("one", "two", "three")):  # more than there are slots
-        make_adapter(checkpoint.oracle, tmp_path / each, seed)
-        digest = read_adapter(tmp_path / each).sha256
-        store.load(AdapterPlan(name=each, path=str(tmp_path / each), sha256=digest, rank=4, num_modules=1))
-        served[each] = ServedAdapter(digest)
+    executable, bounds, store, served = adapted(checkpoint, tmp_path)
     asked = [
         msgspec.structs.replace(request, request_id=f"{request.request_id} {adapter}", adapter=adapter)
         for request in requests()

@@ -5,6 +5,7 @@ from appliance.service.metrics import METRICS
 # Of the versions that the dashboards in use were made for; counters with their _total.
 OFFERED = {
     "lora_requests_info",
+    "num_requests_swapped", "cpu_cache_usage_perc",
     "num_requests_running", "num_requests_waiting", "gpu_cache_usage_perc", "kv_cache_usage_perc",
     "num_preemptions_total", "prompt_tokens_total", "generation_tokens_total", "prefix_cache_queries_total",
     "prefix_cache_hits_total", "time_to_first_token_seconds", "time_per_output_token_seconds",
@@ -16,8 +17,6 @@ OFFERED = {
     "spec_decode_num_accepted_tokens_per_pos_total",
 }  # fmt: skip
 NOT_OFFERED = {
-    "num_requests_swapped": "nothing is swapped out; it was deprecated",
-    "cpu_cache_usage_perc": "there is no second cache; it was deprecated",
     "cpu_prefix_cache_hit_rate": "replaced by two counters, of which the rate can be had over any time",
     "gpu_prefix_cache_hit_rate": "replaced by two counters, of which the rate can be had over any time",
     "avg_prompt_throughput_toks_per_s": "rate() of prompt_tokens_total; it was deprecated",

@@ -19,6 +19,7 @@ class Admission:
     those with adapters only for a while, so that a slot falls free.
     A sequence starts from its longest cached prefix. The later ones of a request with n > 1 fork: they share the full
     prompt blocks of the first, copy the last, partial one, and run the last prompt token alone.
+    A preempted sequence whose blocks lie in host memory takes them back, if that is cheaper than what is not cached.
     """
 
     def __init__(self, books: Books, rules: PrefillRules) -> None:
@@ -45,7 +46,9 @@ class Admission:
                 first_without_slot = first_without_slot or head
                 held.append(books.pop_head())
                 continue
-            if self._can_fork(head):
+            if self._should_return(head):
+                admitted = self._return(head, step, reserved + growth)
+            elif self._can_fork(head):
                 admitted = self._fork(head, step, reserved)
             else:
                 hits = self.cached_prefix(head)
@@ -71,9 +74,9 @@ class Admission:
             if running[-1].request.message.priority <= head.request.message.priority:
                 return
             prefills = [other for other in running if not other.has_run_prompt]
-            hits = self._kv.cached_prefix(head)
+            start, shared = self._basis(head)
             growth = self._kv.num_groups * len(running)
-            if self._books.free_rows and self._fits(head, hits, self._still_needed(prefills) + growth):
+            if self._books.free_rows and self._fits(head, start, shared, self._still_needed(prefills) + growth):
                 return
             self._books.preempt(running[-1])
 
@@ -102,10 +105,11 @@ class Admission:
         length = self._rules.length(sequence, num_computed, step)
         if length == 0 or not self._rules.may_stay_partial(sequence, num_computed + length, step):
             return False
-        if not self._fits(sequence, hits, reserved):
+        shared = list(hits.held())
+        if not self._fits(sequence, num_computed, shared, reserved):
             if self._books.running:
                 return False
-            length = min(length, self._room_alone(hits) - num_computed)
+            length = min(length, self._room_alone(hits.num_blocks, self._kv.num_free_after(shared)) - num_computed)
         self._books.take_row(self._books.pop_head())
         self._kv.adopt(sequence, hits)
         self._kv.grow(sequence, num_computed + length)
@@ -114,6 +118,36 @@ class Admission:
             self.prefix_queries += sequence.num_prompt
             self.prefix_hits += num_computed
         self._launch(sequence, length, num_stored, step)
+        return True
+
+    def _should_return(self, sequence: Sequence) -> bool:
+        """Returns whether a sequence comes back from host memory, because that costs less than what is not cached."""
+        swap = self._books.swap
+        if swap is None or sequence.swapped is None:
+            return False
+        return swap.is_worth_loading(sequence, self._kv.cached_prefix(sequence).num_blocks * self._kv.block_size)
+
+    def _return(self, sequence: Sequence, step: StepBuilder, reserved: int) -> bool:
+        """Admits the head on what it has in host memory. Returns False if it must wait."""
+        swap, swapped = self._books.swap, sequence.swapped
+        assert swap is not None, "the caller has looked"
+        assert swapped is not None, "the caller has looked"
+        start = swapped.num_computed
+        length = self._rules.length(sequence, start, step)
+        if length == 0 or not self._rules.may_stay_partial(sequence, start + length, step):
+            return False
+        found = swap.find(sequence)
+        if not self._fits(sequence, start, found.shared, reserved):
+            if self._books.running:
+                return False
+            num_free = self._kv.num_free_after(found.shared) - sum(blocks.count(None) for blocks in found.blocks)
+            length = min(length, self._room_alone(self._kv.blocks_for(start), num_free) - start)
+        self._books.take_row(self._books.pop_head())
+        move = swap.load(sequence, found)
+        if move.num_places:
+            step.loads.append(move)
+        self._kv.grow(sequence, start + length)
+        self._launch(sequence, length, start, step)
         return True
 
     def _fork(self, sequence: Sequence, step: StepBuilder, reserved: int) -> bool:
@@ -127,6 +161,8 @@ class Admission:
         return True
 
     def _launch(self, sequence: Sequence, length: int, num_stored: int, step: StepBuilder) -> None:
+        if self._books.swap is not None:
+            self._books.swap.drop(sequence, is_computed=True)  # one that came back has nothing there any more
         step.append_row(sequence)
         states = self._kv.move_states(sequence, sequence.num_computed + length)
         step.append(sequence, length, tuple(map(tuple, sequence.tables)), num_stored, states=states)
@@ -139,18 +175,23 @@ class Admission:
         ready = leader is not sequence and leader.has_run_prompt and not sequence.has_output
         return ready and self._kv.can_fork(leader, sequence)
 
-    def _fits(self, sequence: Sequence, hits: CachedPrefix, reserved: int) -> bool:
-        """Returns whether all known tokens fit in free blocks, in any chunks, and `reserved` blocks stay free."""
-        num_tokens = len(sequence.tokens)
-        chunk = self._rules.longest_chunk(sequence, min(hits.num_blocks * self._kv.block_size, num_tokens - 1))
-        needed = self._kv.needed(num_tokens, chunk) - sum(1 for _ in hits.held())
-        return needed <= self._kv.num_free_after(hits) - reserved
+    def _basis(self, sequence: Sequence) -> tuple[int, list[int]]:
+        """Returns how many tokens a waiting sequence need not compute, and the blocks with these that are there."""
+        if self._books.swap is not None and sequence.swapped is not None:
+            return sequence.swapped.num_computed, self._books.swap.find(sequence).shared
+        hits = self._kv.cached_prefix(sequence)
+        return min(hits.num_blocks * self._kv.block_size, len(sequence.tokens) - 1), list(hits.held())
 
-    def _room_alone(self, hits: CachedPrefix) -> int:
+    def _fits(self, sequence: Sequence, start: int, shared: list[int], reserved: int) -> bool:
+        """Returns whether all known tokens fit in free blocks, in any chunks from token `start` on, beside the blocks
+        that are `shared`, and `reserved` blocks stay free."""
+        needed = self._kv.needed(len(sequence.tokens), self._rules.longest_chunk(sequence, start)) - len(shared)
+        return needed <= self._kv.num_free_after(shared) - reserved
+
+    def _room_alone(self, num_blocks: int, num_free: int) -> int:
         """Returns for how many tokens there are blocks while nothing else runs. Any sequence fits if its chunks are so
         small, because windows release blocks between two chunks."""
-        free = self._kv.num_free_after(hits) // max(1, self._kv.num_groups)
-        return (hits.num_blocks + free) * self._kv.block_size
+        return (num_blocks + num_free // max(1, self._kv.num_groups)) * self._kv.block_size
 
     def _growth(self) -> int:
         """Returns the blocks that running sequences will need. A sequence admitted on them would soon be preempted."""

@@ -12,6 +12,7 @@ from appliance.engine.core.kv_manager import KvManager
 from appliance.engine.core.prefix_cache import HASHERS
 from appliance.engine.core.sequence import Request, Sequence, Status
 from appliance.engine.core.snapshots import Snapshots
+from appliance.engine.core.swapping import SwapSpace
 from appliance.engine.refusal import RequestKey
 from appliance.program.state_slots import first_draft_state, first_snapshot
 
@@ -33,6 +34,7 @@ class Books:
             has_states=config.num_snapshots is not None,
             draft_states=_draft_states(config),
         )
+        self.swap = _swap_space(config, self.kv)
         self.adapters = AdapterSlots(config.max_loras)
         self.requests: dict[RequestKey, Request] = {}
         self.running: list[Sequence] = []
@@ -78,10 +80,13 @@ class Books:
         self.by_row[sequence.row] = sequence
         insort(self.running, sequence, key=lambda other: other.key)
 
-    def preempt(self, sequence: Sequence) -> None:
-        """Returns a running sequence to the queue; its tokens will be computed again."""
+    def preempt(self, sequence: Sequence, *, trusted: bool = True) -> None:
+        """Returns a running sequence to the queue. What it has in the cache moves to host memory where that is planned;
+        else its tokens will be computed again. With `trusted` false, its blocks are removed from the prefix cache."""
+        if self.swap is not None and trusted:
+            self.swap.store(sequence)
         self._leave_row(sequence)
-        self.kv.release(sequence)
+        self.kv.release(sequence, trusted=trusted)
         sequence.prompt_logprobs = [None]
         self.num_preemptions += 1
         self.adapters.count_waiting(sequence.request.adapter, 1)
@@ -98,6 +103,8 @@ class Books:
         else:
             self._count_waiting(sequence, -1)
             self.adapters.count_waiting(sequence.request.adapter, -1)
+            if self.swap is not None:
+                self.swap.drop(sequence)
         sequence.status = Status.FINISHED
         request = sequence.request
         if all(other.status is Status.FINISHED for other in request.sequences):
@@ -121,6 +128,7 @@ class Books:
         assert all(self.by_row[sequence.row] is sequence for sequence in running), "rows differ"
         assert len(self.free_rows) + len(running) == len(self.by_row), "a row leaked"
         assert not any(s.tables for s in every if s.status is not Status.RUNNING), "blocks without a row"
+        assert not any(s.swapped for s in every if s.status is not Status.WAITING), "what runs is swapped as well"
         assert all(len(table) == s.num_blocks for s in running for table in s.tables), "tables differ in length"
         assert all(self.kv.missing(s, s.num_computed) == 0 for s in running), "a table is short"
         checked = [sequence for sequence in running if sequence.request.is_check]
@@ -131,6 +139,8 @@ class Books:
             self.kv.snapshots.check_invariants()
         if self.kv.draft_states is not None:
             self.kv.draft_states.check_invariants(every)
+        if self.swap is not None:
+            self.swap.check_invariants(every)
 
     def _count_waiting(self, sequence: Sequence, change: int) -> None:
         self.num_waiting += change
@@ -158,6 +168,12 @@ def _snapshots(config: SchedulerConfig) -> Snapshots | None:
     if not config.prefix_caching or not config.num_snapshots:
         return None
     return Snapshots(config.num_snapshots, first_snapshot(config.max_num_seqs))
+
+
+def _swap_space(config: SchedulerConfig, kv: KvManager) -> SwapSpace | None:
+    if not config.num_swap_places:
+        return None
+    return SwapSpace(kv, config.num_swap_places, config.num_state_places, config.swap_place_bytes)
 
 
 def _draft_states(config: SchedulerConfig) -> DraftStates | None:

@@ -1,7 +1,7 @@
 """The step plan that is being built."""
 
 from appliance.engine.core.sequence import Request, Sequence
-from appliance.engine.step import Chunk, DraftTokens, NewRow, StateMoves, StepPlan
+from appliance.engine.step import BlockMove, Chunk, DraftTokens, NewRow, StateMoves, StepPlan
 
 
 class StepBuilder:
@@ -9,8 +9,8 @@ class StepBuilder:
     row of every token is wanted."""
 
     __slots__ = (
-        "block_copies", "budget", "chunks", "logits", "new_rows", "num_drafts", "num_going_on", "num_long_partials",
-        "num_partials", "num_tokens", "pools_all", "shares",
+        "block_copies", "budget", "chunks", "loads", "logits", "new_rows", "num_drafts", "num_going_on",
+        "num_long_partials", "num_partials", "num_tokens", "pools_all", "shares",
     )  # fmt: skip
 
     def __init__(self, budget: int, logits: int, *, pools_all: bool = False) -> None:
@@ -26,6 +26,7 @@ class StepBuilder:
         self.chunks: list[Chunk] = []
         self.new_rows: list[NewRow] = []
         self.block_copies: list[tuple[int, int]] = []
+        self.loads: list[BlockMove] = []
 
     def append(
         self,
@@ -83,6 +84,7 @@ class StepBuilder:
         most_drafts: int = 0,
         adapter_puts: tuple[tuple[int, str], ...] = (),
         drafts_follow: bool = False,
+        stores: tuple[BlockMove, ...] = (),
     ) -> StepPlan:
         return StepPlan(
             step=step,
@@ -95,6 +97,8 @@ class StepBuilder:
             most_drafts=most_drafts,
             adapter_puts=adapter_puts,
             drafts_follow=drafts_follow,
+            stores=stores,
+            loads=tuple(self.loads),
         )
 
 

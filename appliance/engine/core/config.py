@@ -41,6 +41,9 @@ class SchedulerConfig:
     speculation: SpeculationCaps | None = None  # max_num_sampled beyond max_num_seqs is then for drafts
     expert_reads: ExpertReads | None = None  # of a model with experts, to presume what drafts cost
     max_loras: int = 0  # adapters of the sequences that run
+    num_swap_places: int = 0  # of host memory, for blocks of preempted sequences; 0: these are computed again
+    num_state_places: int = 0  # how many of these the recurrent states of a sequence take
+    swap_place_bytes: int = 0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -99,6 +102,9 @@ class SchedulerConfig:
             speculation=SpeculationCaps.of(plan.speculation),
             expert_reads=_expert_reads(plan),
             max_loras=0 if plan.adapters is None else plan.adapters.max_loras,
+            num_swap_places=0 if plan.cache.swap is None else plan.cache.swap.num_places,
+            num_state_places=0 if plan.cache.swap is None else plan.cache.swap.num_state_places,
+            swap_place_bytes=0 if plan.cache.swap is None else plan.cache.swap.place_bytes,
             seed=plan.model.seed,
             pooling=None if plan.model.pooling is None else plan.model.pooling.kind,
         )

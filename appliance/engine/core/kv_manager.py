@@ -5,7 +5,7 @@ blocks that left the window; their entries in its table stay, with numbers that 
 attention keeps all blocks. A model with recurrent states begins from a cached prefix only where a snapshot of them is.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
 
@@ -125,7 +125,7 @@ class KvManager:
             del tables[group][num_blocks:]
         for group, _ in self._windowed:
             first = dropped[group]
-            found = (self._lookup(sequence, group, index) for index in range(first, num_blocks))
+            found = (self.lookup(sequence, group, index) for index in range(first, num_blocks))
             tables[group] = [0] * first + [block for block in found if block is not None]
         return CachedPrefix(num_blocks, tables, dropped, num_known)
 
@@ -155,7 +155,7 @@ class KvManager:
         end = len(sequence.tokens) // self.block_size
         for index in range(end if self._whole else 0):
             for group in self._whole:
-                block = self._lookup(sequence, group, index)
+                block = self.lookup(sequence, group, index)
                 if block is None:
                     return index
                 tables[group].append(block)
@@ -167,7 +167,7 @@ class KvManager:
         dropped, index = self._dropped(min(end * self.block_size, last)), end - 1
         while self._windowed and index >= min(dropped[group] for group, _ in self._windowed):
             for group, _ in self._windowed:
-                if index >= dropped[group] and self._lookup(sequence, group, index) is None:
+                if index >= dropped[group] and self.lookup(sequence, group, index) is None:
                     end, dropped = index, self._dropped(min(index * self.block_size, last))
                     break
             index -= 1
@@ -199,9 +199,9 @@ class KvManager:
             for boundary in other.boundaries
         )
 
-    def num_free_after(self, prefix: CachedPrefix) -> int:
-        """Returns how many blocks stay free if the prefix is taken (some of its blocks are free now)."""
-        return self.pool.num_free - sum(self.pool.references(block) == 0 for block in prefix.held())
+    def num_free_after(self, shared: Iterable[int]) -> int:
+        """Returns how many blocks stay free if these are shared (some of them are free now)."""
+        return self.pool.num_free - sum(self.pool.references(block) == 0 for block in shared)
 
     def adopt(self, sequence: Sequence, prefix: CachedPrefix) -> None:
         """Gives the cached prefix to a sequence. The last token is always computed, because its logits are needed."""
@@ -369,7 +369,8 @@ class KvManager:
                 if block_of_name is not None:
                     self.pool.forget(block_of_name)
 
-    def _lookup(self, sequence: Sequence, group: int, index: int) -> int | None:
+    def lookup(self, sequence: Sequence, group: int, index: int) -> int | None:
+        """Returns the cached block `index` of a group that a sequence would have; None if there is none."""
         return self.pool.lookup(_name(group, self._hash(sequence, index)))
 
     def _first_hash(self, sequence: Sequence, token_ids: Many[int]) -> BlockHash:

@@ -39,6 +39,8 @@ class StepPlanner:
     def next_step(self) -> StepBuilder:
         """Returns the next step; it has no chunks when nothing is open."""
         self._kv.settle()
+        if self._books.swap is not None:
+            self._books.swap.settle(self._pace.token_s)
         if self._config.policy == "priority":
             self.admission.make_way()
         self._decodes = self._count_decodes()
@@ -104,6 +106,8 @@ class StepPlanner:
 
     def _uncached(self, waiting: Sequence) -> int:
         """Returns the tokens that the sequence would have to compute now; at least one, for its logits."""
+        if waiting.swapped is not None:
+            return len(waiting.tokens) - waiting.swapped.num_computed
         return max(1, len(waiting.tokens) - self.admission.cached_prefix(waiting).num_blocks * self._config.block_size)
 
     def _schedule_prefills(self, step: StepBuilder, prefills: list[Sequence]) -> None:

@@ -37,16 +37,21 @@ class ResultTaker:
         """Commits a step's result. `plan` must be the last one scheduled."""
         outputs: Outputs = {}
         spoiled = self._spoiled(plan, result) if result.errors else frozenset()
+        if result.moved is not None and self._books.swap is not None:
+            self._books.swap.learn(result.moved)
         sampled = iter(result.tokens)
         for chunk in plan.chunks:
             tokens = next(sampled) if chunk.sample else None
             sequence = self._books.by_row[chunk.row]
             assert sequence is not None, "rows change hands between steps only"
             failure = result.errors.get(chunk.row)
+            if chunk.row in result.unloaded:
+                self._books.preempt(sequence, trusted=False)
+                continue
             if failure is not None and not tokens:
                 output = self._fail(sequence, failure)
             elif failure is None and spoiled and self._holds(sequence, spoiled):
-                self._books.preempt(sequence)  # it read what the failed row did not store
+                self._books.preempt(sequence, trusted=False)  # it read what the failed row did not store
                 continue
             else:
                 try:
@@ -72,7 +77,7 @@ class ResultTaker:
         for chunk in plan.chunks:
             sequence = self._books.by_row[chunk.row]
             if chunk.row in result.errors and sequence is not None:
-                first = chunk.start // self._books.kv.block_size
+                first = 0 if chunk.row in result.unloaded else chunk.start // self._books.kv.block_size
                 for table, dropped in zip(sequence.tables, sequence.num_dropped, strict=True):
                     blocks.update(table[max(dropped, first) :])
         return frozenset(blocks)

@@ -25,8 +25,8 @@ class Scheduler:
     """Continuous batching over a paged cache. Every change of state happens in add, abort, schedule and commit.
 
     A step takes all decodes first, then the prompts already running, then waiting ones. When blocks run out, the last
-    sequence in policy order is preempted: its blocks are released and its tokens are computed again later. A sequence
-    that is already in the step being built is never preempted.
+    sequence in policy order is preempted: its blocks are released, and its tokens are computed again later, or what was
+    in its blocks comes back from host memory. A sequence that is already in the step being built is never preempted.
     """
 
     def __init__(
@@ -117,6 +117,7 @@ class Scheduler:
             most_drafts=most_drafts,
             adapter_puts=puts,
             drafts_follow=self._drafts_follow(),
+            stores=() if self._books.swap is None else self._books.swap.take_stores(),
         )
 
     def _drafts_follow(self) -> bool:
@@ -188,6 +189,7 @@ class Scheduler:
             prompt_tokens_per_s=self._planner.prompt_rate(),
             speculation=None if self._speculation is None else self._speculation.stats(),
             adapters=self.adapters.stats() if self.adapters.num_slots else None,
+            swap=None if self._books.swap is None else self._books.swap.stats(),
         )
 
     def check_invariants(self) -> None:

@@ -6,6 +6,7 @@ from appliance.engine.core.acceptance import OwnRates
 from appliance.engine.core.adapter_slots import ServedAdapter
 from appliance.engine.core.block_pool import BlockHash
 from appliance.engine.core.policy import PolicyKey
+from appliance.engine.core.swapped import Swapped
 from appliance.engine.grammar.interface import Grammar
 from appliance.engine.messages import DraftCounts, FinishReason, GenerateRequest, RequestTimes, TokenLogprobs
 from appliance.engine.refusal import RequestKey
@@ -92,6 +93,7 @@ class Sequence:
         "seed",
         "status",
         "stop_length",
+        "swapped",
         "tables",
         "tokens",
     )
@@ -129,6 +131,7 @@ class Sequence:
         self.num_registered = 0  # leading blocks of each table that were put into the prefix cache
         self.resumes_from: int | None = None  # the slot of states from which its next chunk begins; None: its row's
         self.boundaries: list[int] = []  # where its prompt has still to leave snapshots, as numbers of blocks
+        self.swapped: Swapped | None = None  # what it has in host memory while it waits
         self.prompt_logprobs_left = sampling.prompt_logprobs if index == 0 else None
         self.prompt_logprobs: list[TokenLogprobs | None] = [None]
 

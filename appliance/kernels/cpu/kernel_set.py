@@ -25,6 +25,7 @@ from appliance.kernels.host import check_host
 from appliance.kernels.interface import FewLogits, StepInputs, WeightChange
 from appliance.kernels.layout import CanonicalWeight
 from appliance.kernels.logits import HostLogits, Logits
+from appliance.kernels.moving import HostMover
 from appliance.kernels.packed_cache import PackedCache
 from appliance.kernels.sampling import SampledBatch, SamplingBatch
 from appliance.layers.adapters import plain_positions
@@ -200,6 +201,9 @@ class CpuExecutable:
         status = self._library.functions.appl_program_copy_blocks(self._program, array.ctypes.data, len(array))
         if status != 0:
             raise self._library.step_error(status)
+
+    def mover(self) -> HostMover:
+        return HostMover(self._kv_cache.lanes(), self._states.slots())
 
     def put_adapter(self, slot: int, changes: Mapping[str, WeightChange]) -> None:
         self._own_adapters().put(slot, changes)

@@ -2,6 +2,8 @@
 
 import ctypes
 
+import numpy as np
+
 from appliance.kernels.cpu import abi
 from appliance.kernels.cpu.library import Library
 from appliance.kernels.cpu.memory import MappedMemory
@@ -17,6 +19,7 @@ class KvMemory:
         """Maps the memory. Raises OSError if the system refuses it."""
         layout, shapes = program.kv_layout(), program.caches
         size_of = library.functions.appl_kv_block_bytes
+        self._num_blocks = limits.num_blocks
         self._parts: list[tuple[int, int]] = []  # for keys or values of a lane: their offset, and the bytes of a block
         end = 0
         for lane in layout.lanes():
@@ -45,6 +48,11 @@ class KvMemory:
     def size_bytes(self) -> int:
         """Returns nothing for a program without caches, though something is mapped."""
         return self.memory.size_bytes if self._parts else 0
+
+    def lanes(self) -> list[np.ndarray]:
+        """Returns the keys and the values of each lane, uint8 [num_blocks, bytes]: views that keep the memory alive."""
+        views = (self.memory.numbers(start, self._num_blocks * size, np.dtype(np.uint8)) for start, size in self._parts)
+        return [view.reshape(self._num_blocks, -1) for view in views if view.size]
 
     def prefault(self, block: int) -> None:
         """Makes a block resident in every lane."""

@@ -3,6 +3,8 @@
 import ctypes
 from collections.abc import Sequence
 
+import numpy as np
+
 from appliance.kernels.cpu import abi
 from appliance.kernels.cpu.memory import MappedMemory
 from appliance.program.states import StateShape
@@ -15,6 +17,7 @@ class StateMemory:
 
     def __init__(self, num_slots: int, shapes: Sequence[StateShape]) -> None:
         """Maps the memory. Raises OSError if the system refuses it."""
+        self._num_slots = num_slots
         self.states: ctypes.Array[abi.State] = (abi.State * len(shapes))()
         sizes = [-(-num_slots * shape.size_bytes // _ALIGNMENT) * _ALIGNMENT for shape in shapes]
         self.memory = MappedMemory(sum(sizes))
@@ -22,6 +25,16 @@ class StateMemory:
         for state, shape, size in zip(self.states, shapes, sizes, strict=True):
             state.data, state.size = address, shape.size_bytes // 4
             address += size
+
+    def slots(self) -> list[np.ndarray]:
+        """Returns the slots of each state, uint8 [num_slots, bytes]: views that keep the memory alive."""
+        first = self.memory.address
+        return [
+            self.memory.numbers(state.data - first, self._num_slots * 4 * state.size, np.dtype(np.uint8)).reshape(
+                self._num_slots, -1
+            )
+            for state in self.states
+        ]
 
     @property
     def size_bytes(self) -> int:

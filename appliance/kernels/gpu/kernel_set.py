@@ -27,6 +27,7 @@ from appliance.kernels.interface import GraphReport, StepInputs, WeightChange
 from appliance.kernels.layout import CanonicalWeight
 from appliance.kernels.logits import Logits
 from appliance.kernels.packed_cache import PackedCache
+from appliance.kernels.reference.moving import TensorMover
 from appliance.kernels.reference.states import state_slots
 from appliance.kernels.sampling import SampledBatch, SamplingBatch
 from appliance.program.device_memory import place_slots, wide_slots
@@ -174,6 +175,9 @@ class GpuExecutable:
             raise StepError(f"blocks are 0 to {self._limits.num_blocks - 1}")
         for source, target in blocks:  # in order: a block may be copied on
             self._caches.copy(source, target)
+
+    def mover(self) -> TensorMover:
+        return TensorMover(self._caches.lanes, self._states)
 
     def put_adapter(self, slot: int, changes: Mapping[str, WeightChange]) -> None:
         self._own_adapters().put(slot, changes)

@@ -20,6 +20,7 @@ from appliance.kernels.modelling.build import build_model, takes
 from appliance.kernels.modelling.probe import check_model
 from appliance.kernels.modelling.sampling import HostSampler
 from appliance.kernels.reference.caches import kv_caches
+from appliance.kernels.reference.moving import TensorMover
 from appliance.kernels.sampling import SampledBatch, SamplingBatch
 from appliance.program.operators import StepProgram
 
@@ -65,6 +66,9 @@ class ModellingExecutable:
         for source, destination in pairs:
             for lane in self._lanes:
                 lane[destination] = lane[source]
+
+    def mover(self) -> TensorMover:
+        return TensorMover(self._lanes, [])
 
     @torch.inference_mode()
     def prefault(self, block: int) -> None:

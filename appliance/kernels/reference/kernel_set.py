@@ -16,6 +16,7 @@ from appliance.kernels.logits import HostLogits, Logits
 from appliance.kernels.packed_cache import PackedCache
 from appliance.kernels.reference.attention import LayerCache
 from appliance.kernels.reference.caches import kv_caches
+from appliance.kernels.reference.moving import TensorMover
 from appliance.kernels.reference.operators import RUN, Step
 from appliance.kernels.reference.sampler import ReferenceSampler
 from appliance.kernels.reference.states import StateSlots, state_slots
@@ -126,6 +127,9 @@ class ReferenceExecutable:
         for source, destination in pairs:
             for lane in self._lanes:
                 lane[destination] = lane[source]
+
+    def mover(self) -> TensorMover:
+        return TensorMover(self._lanes, self._states)
 
     @property
     def shared_keys(self) -> int:

@@ -69,6 +69,17 @@ def swap_needs_space(spec: DeploymentSpec) -> Findings:
         )
 
 
+def swap_space_is_used(spec: DeploymentSpec) -> Findings:
+    if spec.scheduler.preemption_mode == "recompute" and spec.hardware.memory.swap_space:
+        yield Finding(
+            path="hardware.memory.swap_space",
+            value=spec.hardware.memory.swap_space,
+            message="hardware.memory.swap_space has no use with preemption_mode: recompute",
+            hint="remove hardware.memory.swap_space, or write preemption_mode: swap",
+            severity=Severity.WARNING,
+        )
+
+
 def offload_needs_a_device(spec: DeploymentSpec) -> Findings:
     if spec.hardware.device == "cpu" and spec.hardware.memory.cpu_offload > 0:
         yield Finding(

@@ -104,7 +104,10 @@ class SchedulerSection(Section):
         None, "Requests that may wait; more are answered 429. null is no limit.", apply="live"
     )
     preemption_mode: Literal["auto", "recompute", "swap"] = field(
-        "auto", "What happens to a preempted sequence.", auto="recompute", built_values=("auto", "recompute")
+        "auto",
+        "What happens to a sequence that makes room for others: its tokens are computed again, or its blocks move to "
+        "hardware.memory.swap_space and back. Tokens are the same.",
+        auto="swap where hardware.memory.swap_space gives memory for it, else recompute",
     )
     num_lookahead_slots: NonNegativeInt = field(0, "KV slots beyond the known tokens.", built=False)
     scheduler_delay_factor: NonNegativeFloat = field(

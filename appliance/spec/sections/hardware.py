@@ -42,7 +42,11 @@ class MemorySection(Section):
         "one full sequence, whichever is most",
         vllm="kv_cache_memory_bytes",
     )
-    swap_space: Size = field(0, "Host memory a device for swapped-out KV blocks.", built=False)
+    swap_space: Size = field(
+        0,
+        "Host memory a device for blocks and recurrent states of preempted sequences, which are copied back, checked "
+        "by a checksum, where that takes less time than to compute them again. 0 is none.",
+    )
     cpu_offload: Size = field(
         0,
         "Weights a device that stay in host memory and are streamed each step.",

@@ -1,0 +1,66 @@
+"""The host memory in which blocks and states of preempted sequences wait, each place with a checksum."""
+
+import time
+from collections.abc import Iterable, Sequence
+from zlib import crc32
+
+import numpy as np
+
+from appliance.engine.step import BlockMove, Moved
+from appliance.kernels.interface import Executable, Moves
+
+
+class SwapMemory:
+    """Memory in places of a block each, or of a state in a model without blocks; larger states lie at several places.
+    It is zeroed, and not resident before it is written.
+
+    A checksum is a CRC-32, which the standard library computes faster than a disk reads. It finds what a fault of the
+    memory or of a copy changes, and need not withstand anybody who means to change a place.
+    """
+
+    def __init__(self, executable: Executable, num_places: int) -> None:
+        assert isinstance(executable, Moves), "the plan swaps only where the kernel set can move blocks"
+        self._mover = executable.mover()
+        self._places = np.zeros((num_places, self._mover.block_bytes or self._mover.state_bytes), np.uint8)
+        self._checksums = [0] * num_places
+
+    @property
+    def size_bytes(self) -> int:
+        return self._places.nbytes
+
+    def move(self, stores: Iterable[BlockMove], loads: Iterable[BlockMove]) -> Moved:
+        """Stores, then loads. Of a row of which a place has changed since it was stored, nothing is loaded."""
+        started = time.perf_counter()
+        num_stored, num_loaded, unloaded = 0, 0, set[int]()
+        for move in stores:
+            self._store(move)
+            num_stored += move.num_places
+        stored = time.perf_counter()
+        for move in loads:
+            num_loaded += move.num_places
+            if not self._load(move):
+                unloaded.add(move.row)
+        ended = time.perf_counter()
+        return Moved(num_stored, stored - started, num_loaded, ended - stored, frozenset(unloaded))
+
+    def _store(self, move: BlockMove) -> None:
+        self._mover.store_blocks(move.blocks, self._places, move.places)
+        if move.state is not None:
+            self._put_state(self._mover.stored_state(move.state), move.state_places)
+        for place in (*move.places, *move.state_places):
+            self._checksums[place] = crc32(self._places[place])
+
+    def _load(self, move: BlockMove) -> bool:
+        if any(crc32(self._places[place]) != self._checksums[place] for place in (*move.places, *move.state_places)):
+            return False
+        self._mover.load_blocks(move.blocks, self._places, move.places)
+        if move.state is not None:
+            self._mover.load_state(move.state, self._places[list(move.state_places)].reshape(-1))
+        return True
+
+    def _put_state(self, state: np.ndarray, places: Sequence[int]) -> None:
+        """Cuts the bytes of a state into places; the last is only filled in part."""
+        size = self._places.shape[1]
+        for number, place in enumerate(places):
+            part = state[number * size : (number + 1) * size]
+            self._places[place, : len(part)] = part
