@@ -1,8 +1,10 @@
 """What this machine gives while something is measured on it, beside the best that it was ever measured to give."""
 
 from appliance.base.errors import ApplianceError
+from appliance.bench.roofline import rates_of_device
 from appliance.hardware import HardwareFacts, MeasuredFacts, load_profiles, select_profile
 from appliance.kernels.binding import load_kernel_set
+from appliance.kernels.device_rates import device_rates
 from appliance.kernels.errors import KernelSetError
 from appliance.kernels.measure import READ_BUFFER_BYTES, glance
 
@@ -10,8 +12,11 @@ from appliance.kernels.measure import READ_BUFFER_BYTES, glance
 def rates_now(facts: HardwareFacts) -> MeasuredFacts:
     """Measures all cores at this moment, by the first kernel set of the profile that runs here; some seconds.
 
-    Raises ApplianceError where none does.
+    Of a machine with a profile for accelerators: its first one. Raises ApplianceError where none does.
     """
+    kind = select_profile(facts, load_profiles()).profile.device
+    if kind != "cpu":
+        return rates_of_device(device_rates(f"{kind}:0"))
     return glance(_usable_level(facts), facts.cpu.num_cores, buffer_bytes=_buffer_bytes(facts))
 
 

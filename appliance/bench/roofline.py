@@ -9,7 +9,8 @@ import msgspec
 
 from appliance.base.errors import ApplianceError
 from appliance.engine.profile import EngineProfile, OperatorProfile, StepsProfile
-from appliance.hardware.facts import HardwareFacts, MeasuredFacts
+from appliance.hardware import load_profiles, select_profile
+from appliance.hardware.facts import HardwareFacts, MeasuredDevice, MeasuredFacts
 
 MODEL = "model"  # the phase that operators are part of
 
@@ -49,12 +50,24 @@ class Roofline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measured_or_refuse(facts: HardwareFacts) -> MeasuredFacts:
-    """Raises ApplianceError when this machine was not measured."""
-    if facts.measured is None:
+    """Returns the figures of the CPU, or of the accelerator whose profile the machine has. Raises ApplianceError when
+    this machine was not measured."""
+    on_cpu = select_profile(facts, load_profiles()).profile.device == "cpu"
+    device = None if facts.measured is None else facts.measured.device
+    if facts.measured is None or (device is None and not on_cpu):
         raise ApplianceError(
             "a roofline needs this machine's measured bandwidth and peaks", hint="run: appliance doctor --measure"
         )
-    return facts.measured
+    return facts.measured if on_cpu or device is None else rates_of_device(device)
+
+
+def rates_of_device(device: MeasuredDevice) -> MeasuredFacts:
+    """Returns the figures of a GPU as those of a machine."""
+    peaks = device.peaks
+    return MeasuredFacts(
+        read_bandwidth=device.copy_bandwidth, f32_peak=peaks.get("f32"), bf16_peak=peaks.get("bf16"),
+        int8_peak=peaks.get("int8"),
+    )  # fmt: skip
 
 
 def rooflines(

@@ -169,14 +169,14 @@ def estimated(scenario: Scenario, prepared: "Prepared") -> dict[str, float]:
 
     Work that a prefix cache saves is not counted. Latencies are estimated only if there is a single stream.
     """
-    measured, plan = prepared.inputs.facts.measured, prepared.plan
-    if measured is None or scenario.workload == "trace":
+    speed, plan = prepared.inputs.speed, prepared.plan
+    if speed is None or scenario.workload == "trace":
         return {}
     wanted = scenario.max_concurrency or (scenario.batch_size if scenario.kind == "latency" else scenario.num_prompts)
     streams = min(wanted, scenario.num_prompts, plan.scheduler.max_num_seqs)
     prompt = max(1, scenario.input_len - scenario.prefix_len)
     work = Workload(streams=streams, prompt=prompt, answer=scenario.output_len)
-    found = estimate(plan, program_of(plan, prepared.model, prepared.inputs.programs), measured, work)
+    found = estimate(plan, program_of(plan, prepared.model, prepared.inputs.programs), speed, work)
     if found is None:
         return {}
     floor = {"output_throughput": found.answer_tokens_per_s}

@@ -10,11 +10,12 @@ from appliance import __version__
 from appliance.base.errors import ApplianceError, ExitCode
 from appliance.base.units import format_size
 from appliance.catalog.kernel_sets import KERNEL_SETS
-from appliance.cli.measure import measure
+from appliance.cli.measure import measure_machine
 from appliance.cli.profile import describe
 from appliance.hardware import (
     HardwareError,
     HardwareFacts,
+    MeasuredFacts,
     ProfileSelection,
     load_profiles,
     probe_machine,
@@ -42,7 +43,7 @@ def run(*, measured: bool = False, as_json: bool = False) -> int:
     usable = next((kernel.name for kernel in kernels if kernel.is_usable), None)
     if measured and usable is not None:
         print(f"measuring with {usable} ...", file=sys.stderr)
-        figures = measure(usable.removeprefix("cpu-"), facts.cpu.num_cores)
+        figures = measure_machine(facts, usable)
         facts = msgspec.structs.replace(facts, measured=figures)
         store_measured(facts, figures)
     if as_json:
@@ -95,7 +96,14 @@ def _measured_lines(facts: HardwareFacts) -> list[str]:
     )
     rates, of_one = figures.kernel_rates, figures.one_core_kernel_rates
     kernels = [(f"kernel {name}", "Gop/s", rate, of_one.get(name)) for name, rate in rates.items()]
-    return [_measured_line(*row) for row in (*rows, *kernels) if row[2] is not None]
+    return [_measured_line(*row) for row in (*rows, *kernels, *_device_rows(figures)) if row[2] is not None]
+
+
+def _device_rows(figures: MeasuredFacts) -> list[tuple[str, str, float | None, float | None]]:
+    if figures.device is None:
+        return []
+    peaks = [(f"device {name}", "Gop/s", peak, None) for name, peak in figures.device.peaks.items()]
+    return [("device copy", "GB/s", figures.device.copy_bandwidth, None), *peaks]
 
 
 def _measured_line(name: str, unit: str, every: float | None, one: float | None) -> str:

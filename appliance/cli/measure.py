@@ -1,6 +1,10 @@
 """Measures this machine, one core and all, with the probes of the native library."""
 
-from appliance.hardware import MeasuredFacts
+from msgspec.structs import replace
+
+from appliance.hardware import HardwareFacts, MeasuredFacts
+from appliance.kernels.device_rates import device_rates
+from appliance.kernels.levels import usable_level
 from appliance.kernels.measure import PROBE_SECONDS, READ_BUFFER_BYTES
 from appliance.kernels.measure import measure as probe
 
@@ -22,3 +26,11 @@ def measure(
         kernel_rates=dict(every.kernel_rates),
         one_core_kernel_rates=dict(one.kernel_rates),
     )
+
+
+def measure_machine(facts: HardwareFacts, kernel_set: str) -> MeasuredFacts:
+    """Measures the CPU, and for a kernel set of a GPU the first accelerator. Raises KernelSetError or BindError."""
+    if kernel_set.startswith("cpu-"):
+        return measure(kernel_set.removeprefix("cpu-"), facts.cpu.num_cores)
+    found = measure(usable_level(facts), facts.cpu.num_cores)
+    return replace(found, device=device_rates(f"{kernel_set}:0"))

@@ -46,30 +46,30 @@ def run(arguments: PlanArguments) -> int:
 
 def _shown(prepared: Prepared, *, as_json: bool, explain: bool, advise: bool) -> str:
     """Returns the text to print. Raises ApplianceError for advice on a machine that was not measured."""
-    plan, inputs, measured = prepared.plan, prepared.inputs, prepared.inputs.facts.measured
+    plan, inputs, speed = prepared.plan, prepared.inputs, prepared.inputs.speed
     if as_json and not advise:
         return render_json(plan)
-    now = figures(plan, inputs, measured) if measured is not None else None
-    if measured is None or now is None:
+    now = figures(plan, inputs, speed) if speed is not None else None
+    if speed is None or now is None:
         if advise:
             raise _no_estimate(prepared)
         return render_text(plan, explain=explain)
-    found = advise_changes(inputs, plan, measured, _replan) if advise else []
+    found = advise_changes(inputs, plan, speed, _replan) if advise else []
     if as_json:
         return advice_json(now, found)
     program = program_of(plan, inputs.model, inputs.programs)
-    alone, full = (estimate(plan, program, measured, work) for work in (Workload(), full_batch(plan)))
+    alone, full = (estimate(plan, program, speed, work) for work in (Workload(), full_batch(plan)))
     assert alone is not None, "there are figures"
     assert full is not None, "there are figures"
-    lines = [render_text(plan, explain=explain), "", *estimate_lines(plan, alone, full, measured)]
+    lines = [render_text(plan, explain=explain), "", *estimate_lines(plan, alone, full, speed)]
     return "\n".join(lines + (["", *advice_lines(found)] if advise else []))
 
 
 def _no_estimate(prepared: Prepared) -> ApplianceError:
-    if prepared.inputs.facts.measured is None:
+    if prepared.inputs.speed is None:
         message = f"{prepared.plan.hardware} was not measured, and advice needs its bandwidth and peaks"
         return ApplianceError(message, hint="on that machine, run: appliance doctor --measure")
-    return ApplianceError("there are estimates only for models that this version runs, and on CPUs")
+    return ApplianceError("there are estimates only for models that this version runs, by native kernels or on GPUs")
 
 
 def _replan(inputs: PlanInputs) -> tuple[EnginePlan, Ledger]:

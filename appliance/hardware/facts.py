@@ -41,6 +41,14 @@ class AcceleratorFacts(msgspec.Struct, frozen=True, kw_only=True):
     interconnect: str  # "nvlink", "pcie", "xgmi"
 
 
+class MeasuredDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """What `doctor --measure` found of a GPU: bytes read and written by copies, and operations of products, a second.
+    peaks: by type, "f32", "bf16", "f8"."""
+
+    copy_bandwidth: float
+    peaks: dict[str, float]
+
+
 class MeasuredFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Figures of `appliance doctor --measure`: bytes and operations a second, of all cores where no name says less.
 
@@ -57,6 +65,7 @@ class MeasuredFacts(msgspec.Struct, frozen=True, kw_only=True):
     one_core_f32_peak: float | None = None
     kernel_rates: dict[str, float] = {}  # of the kernels on whole prompts, by weight layout and "attention"
     one_core_kernel_rates: dict[str, float] = {}
+    device: MeasuredDevice | None = None  # of the first accelerator
 
 
 class HardwareFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,6 +32,8 @@ def store_measured(facts: HardwareFacts, measured: MeasuredFacts) -> Path:
 
 
 def measured_path(facts: HardwareFacts) -> Path:
-    """The same cores of the same CPU share a file; another affinity or quota is another machine."""
+    """The same cores of the same CPU and the same GPUs share a file; another affinity or quota is another machine."""
     identity = msgspec.to_builtins({"cpu": facts.cpu, "memory": facts.memory.total_bytes})
+    if facts.accelerators:
+        identity["accelerators"] = [[each.name, each.architecture, each.memory_bytes] for each in facts.accelerators]
     return environ.cache_dir() / "hardware" / f"{sha256_json(identity)[:32]}.json"

@@ -4,6 +4,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from appliance.hardware.facts import HardwareFacts
+from appliance.hardware.speed import CardFigures, KernelShares, Speed, device_speed
+
 PROFILE_VERSION = 1
 
 DeviceKind = Literal["cpu", "cuda", "rocm"]
@@ -68,5 +71,11 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     match: tuple[Predicate, ...]  # all must hold
     kernel_sets: tuple[str, ...]  # in order of preference
     support: SupportClass
+    cards: tuple[CardFigures, ...] = ()  # of the generation
+    kernel_shares: KernelShares | None = None  # of a GPU's bandwidth and peak
     context_bytes: int = 0  # of a device's memory, for the driver's context, loaded kernels and handles of libraries
     defaults: ProfileDefaults
+
+    def speed(self, facts: HardwareFacts) -> Speed | None:
+        """Returns the figures of a machine of this profile; None where nothing was measured and no card is known."""
+        return facts.measured if self.device == "cpu" else device_speed(facts, self.cards, self.kernel_shares)

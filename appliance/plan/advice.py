@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from appliance.hardware.facts import MeasuredFacts
+from appliance.hardware.speed import Speed
 from appliance.plan.estimate import PROMPT, Estimate, Workload, estimate
 from appliance.plan.fit import SHORTEST_CONTEXT, Change, changed_inputs
 from appliance.plan.inputs import PlanInputs
@@ -37,11 +37,11 @@ class Advice(msgspec.Struct, frozen=True):
     losses: dict[str, float]
 
 
-def figures(plan: EnginePlan, inputs: PlanInputs, measured: MeasuredFacts) -> Figures | None:
+def figures(plan: EnginePlan, inputs: PlanInputs, speed: Speed) -> Figures | None:
     """Returns the figures of a plan; None when it has no estimate."""
     program = program_of(plan, inputs.model, inputs.programs)
-    alone = estimate(plan, program, measured, Workload())
-    full = estimate(plan, program, measured, full_batch(plan))
+    alone = estimate(plan, program, speed, Workload())
+    full = estimate(plan, program, speed, full_batch(plan))
     if alone is None or full is None:
         return None
     return Figures(
@@ -59,14 +59,14 @@ def full_batch(plan: EnginePlan) -> Workload:
     return Workload(streams=max(1, min(plan.scheduler.max_num_seqs, fitting)))
 
 
-def advise(inputs: PlanInputs, plan: EnginePlan, measured: MeasuredFacts, planner: Planner) -> list[Advice]:
+def advise(inputs: PlanInputs, plan: EnginePlan, speed: Speed, planner: Planner) -> list[Advice]:
     """Changes that gain something, the greatest gain first. What each costs beside speed is in its note."""
-    before = figures(plan, inputs, measured)
+    before = figures(plan, inputs, speed)
     if before is None:
         return []
     found = []
     for ladder in _ladders(inputs, plan):
-        tried = (_advice(inputs, plan, before, measured, planner, change) for change in ladder)
+        tried = (_advice(inputs, plan, before, speed, planner, change) for change in ladder)
         found += [advice for advice in tried if advice is not None][:1]
     return sorted(found, key=lambda each: -max(each.gains.values()))
 
@@ -86,13 +86,13 @@ def _with(name: str, full: Estimate) -> str:
 
 
 def _advice(
-    inputs: PlanInputs, plan: EnginePlan, before: Figures, measured: MeasuredFacts, planner: Planner, change: Change
+    inputs: PlanInputs, plan: EnginePlan, before: Figures, speed: Speed, planner: Planner, change: Change
 ) -> Advice | None:
     changed = changed_inputs(inputs, change)
     other, ledger = planner(changed)
     if ledger.refusals or ledger.misfits or other.engine_sha256 == plan.engine_sha256:
         return None
-    after = figures(other, changed, measured)
+    after = figures(other, changed, speed)
     if after is None:
         return None
     ratios = {
@@ -115,7 +115,8 @@ def _advice(
 def _ladders(inputs: PlanInputs, plan: EnginePlan) -> Iterator[list[Change]]:
     """Yields each field's values from the mildest; the first that gains something is advised."""
     spec, cpu, scheduler = inputs.spec, inputs.facts.cpu, plan.scheduler
-    if plan.kernels.num_threads != cpu.num_cores:
+    on_cpu = plan.device == "cpu"
+    if on_cpu and plan.kernels.num_threads != cpu.num_cores:
         yield [Change("hardware.num_threads", cpu.num_cores, "one a physical core")]
     if plan.precision.kv_dtype == "f32":
         yield [Change("cache.dtype", "bfloat16", "keys and values are rounded")]
@@ -123,7 +124,7 @@ def _ladders(inputs: PlanInputs, plan: EnginePlan) -> Iterator[list[Change]]:
         yield [Change("model.quantization", "int8", "weights are rounded to 8 bits")]
     if inputs.model.quantization is None and spec.model.quantization != "int4":
         yield [Change("model.quantization", "int4", "weights are rounded to 4 bits")]
-    if not plan.precision.quantize_activations:
+    if on_cpu and not plan.precision.quantize_activations:
         yield [Change("hardware.kernels.quantize_activations", True, "activations are rounded to 8 bits")]
     yield [Change("scheduler.max_num_seqs", 2 * scheduler.max_num_seqs, "more at the same time")]
     halves = [scheduler.max_num_seqs >> power for power in range(1, scheduler.max_num_seqs.bit_length())]

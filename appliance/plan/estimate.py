@@ -6,13 +6,17 @@ kernel was measured to reach, with few at the peak of the arithmetic; all follow
 says how much is reached.
 """
 
+import functools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Protocol
 
 import msgspec
 
 from appliance.catalog.kernel_sets import KERNEL_SETS
 from appliance.hardware.facts import MeasuredFacts
+from appliance.hardware.speed import DeviceSpeed, Speed
+from appliance.plan.estimate_device import DeviceSteps
 from appliance.plan.program import PlannedProgram
 from appliance.plan.screen import head_screen
 from appliance.plan.types import EnginePlan
@@ -72,18 +76,18 @@ class _Machine(msgspec.Struct, frozen=True):
         return (reading, "memory") if reading >= computing else (computing, unit)
 
 
-def estimate(
-    plan: EnginePlan, program: PlannedProgram | None, measured: MeasuredFacts, workload: Workload
-) -> Estimate | None:
-    """Returns None for what the formulas do not cover: models without a program or that pool, and
-    kernels that are not native ones of a CPU."""
-    is_native = plan.device == "cpu" and not KERNEL_SETS[plan.kernels.kernel_set].uses_torch
-    if program is None or not is_native or plan.model.pooling is not None:
+def estimate(plan: EnginePlan, program: PlannedProgram | None, speed: Speed, workload: Workload) -> Estimate | None:
+    """Returns None for what the formulas do not cover: models without a program or that pool, and the sets on a CPU
+    that are not native."""
+    if program is None or program.is_outline or plan.model.pooling is not None:
         return None
-    machine, works = _machine(plan, measured), _works(plan, program)
-    decode_s, bound = _step(machine, works, _decodes(plan, works, workload), is_prompt=False)
+    steps = _steps(plan, program, speed)
+    if steps is None:
+        return None
+    step, works = steps
+    decode_s, bound = step(_decodes(plan, works, workload), is_prompt=False)
     prefill_s = sum(
-        _step(machine, works, _chunk(plan, works, size, end), is_prompt=True)[0]
+        step(_chunk(plan, works, size, end), is_prompt=True)[0]
         for size, end in _chunks(workload.prompt, plan.scheduler.max_num_batched_tokens)
     )
     return Estimate(
@@ -94,6 +98,22 @@ def estimate(
         output_tokens_per_s=workload.streams / decode_s,
         decode_bound=bound,
     )
+
+
+class _Step(Protocol):
+    def __call__(self, counts: StepCounts, *, is_prompt: bool) -> tuple[float, str]:
+        """Returns the seconds of a step of one prompt, or of many sequences that decode, and what bounds most."""
+
+
+def _steps(plan: EnginePlan, program: PlannedProgram, speed: Speed) -> tuple[_Step, Iterable[OperatorWork]] | None:
+    """Returns what a step takes, and the work of the operators; None for a set that nothing is known of."""
+    if isinstance(speed, DeviceSpeed):
+        device = DeviceSteps(plan, program, speed)
+        return device.step, device.works
+    if plan.device != "cpu" or KERNEL_SETS[plan.kernels.kernel_set].uses_torch:
+        return None
+    works = _works(plan, program)
+    return functools.partial(_step, _machine(plan, speed), works), works
 
 
 def _works(plan: EnginePlan, program: PlannedProgram) -> Counter[OperatorWork]:
@@ -110,7 +130,7 @@ def _chunks(prompt: int, most: int) -> Iterator[tuple[int, int]]:
         yield end - start, end
 
 
-def _decodes(plan: EnginePlan, works: Counter[OperatorWork], workload: Workload) -> StepCounts:
+def _decodes(plan: EnginePlan, works: Iterable[OperatorWork], workload: Workload) -> StepCounts:
     """A step with a token of each stream, in the middle of the answers."""
     streams = workload.streams
     seen = {reach: streams * decode_sight(reach, workload.context) for reach in reaches_of(works)}
@@ -119,7 +139,7 @@ def _decodes(plan: EnginePlan, works: Counter[OperatorWork], workload: Workload)
     )
 
 
-def _chunk(plan: EnginePlan, works: Counter[OperatorWork], size: int, end: int) -> StepCounts:
+def _chunk(plan: EnginePlan, works: Iterable[OperatorWork], size: int, end: int) -> StepCounts:
     """A step with `size` tokens of one prompt, `end` of which are in the cache after it."""
     sight = {reach: prompt_sight(reach, size, end) for reach in reaches_of(works)}
     keys, visits = ({reach: seen[i] for reach, seen in sight.items()} for i in range(2))

@@ -12,6 +12,7 @@ from appliance.checkpoint.modelling import Modelling
 from appliance.checkpoint.vocabulary import Likeness
 from appliance.hardware.facts import HardwareFacts
 from appliance.hardware.profile import Profile
+from appliance.hardware.speed import Speed
 from appliance.plan.programs import Programs
 from appliance.spec import DeploymentSpec, LoadedSpec
 
@@ -49,6 +50,11 @@ class PlanInputs:
     model: ModelFacts
     files: ResolvedFiles = field(default_factory=ResolvedFiles)
     programs: Programs = field(default_factory=Programs, repr=False, compare=False)
+
+    @property
+    def speed(self) -> Speed | None:
+        """How fast the machine is, as it was measured or as its profile says."""
+        return self.profile.speed(self.facts)
 
     @property
     def spec(self) -> DeploymentSpec:

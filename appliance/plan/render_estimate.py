@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from appliance.hardware.facts import MeasuredFacts
+from appliance.hardware.speed import DeviceSpeed, Speed
 from appliance.plan.advice import Advice, Figures, missed_bounds
 from appliance.plan.estimate import Estimate
 from appliance.plan.render import LABEL, table
@@ -20,17 +20,28 @@ _WORDS = {
 }
 
 
-def estimate_lines(plan: EnginePlan, alone: Estimate, full: Estimate, measured: MeasuredFacts) -> list[str]:
+def estimate_lines(plan: EnginePlan, alone: Estimate, full: Estimate, speed: Speed) -> list[str]:
     prompt = alone.workload.prompt
     lines = [
-        f"one prompt of {prompt:,} tokens: the first token after {alone.ttft_s:.2f} s ({alone.prefill_tokens_per_s:.0f}"
-        f" tokens/s), then {alone.itl_s * 1e3:.1f} ms a token ({alone.decode_tokens_per_s:.1f} tokens/s)",
+        f"one prompt of {prompt:,} tokens: the first token after {_time(alone.ttft_s)}"
+        f" ({alone.prefill_tokens_per_s:.0f} tokens/s),"
+        f" then {alone.itl_s * 1e3:.1f} ms a token ({alone.decode_tokens_per_s:.1f} tokens/s)",
         f"{full.workload.streams} streams at once: {full.itl_s * 1e3:.1f} ms a token, {full.output_tokens_per_s:.0f}"
         f" tokens/s in all, bound by {full.decode_bound}",
-        f"at best, with the {measured.read_bandwidth / 1e9:.1f} GB/s measured here; bench says what is reached",
+        _origin(speed),
     ]
     shown = [f"{'estimate' if not at else '':<{LABEL}}{line}" for at, line in enumerate(lines)]
     return [*shown, *(f"warning: {text}" for text in missed_bounds(plan, alone, full))]
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 0.1 else f"{seconds * 1e3:.1f} ms"
+
+
+def _origin(speed: Speed) -> str:
+    if isinstance(speed, DeviceSpeed):
+        return f"predicted from {speed.described}; bench says what is reached"
+    return f"at best, with the {speed.read_bandwidth / 1e9:.1f} GB/s measured here; bench says what is reached"
 
 
 def advice_lines(found: Sequence[Advice]) -> list[str]:

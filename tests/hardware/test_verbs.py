@@ -10,6 +10,7 @@ import yaml
 from appliance.cli import doctor, measure
 from appliance.cli.app import main
 from appliance.hardware import HardwareFacts, MeasuredFacts, load_facts, probe_machine
+from appliance.hardware.facts import MeasuredDevice
 from appliance.kernels.layout import Layout
 
 
@@ -80,7 +81,7 @@ def test_doctor_answers_3_where_no_kernels_run(
 def test_measured_figures_are_kept(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     figures = MeasuredFacts(read_bandwidth=2e10, f32_peak=3e11, one_core_read_bandwidth=1.5e10)
     monkeypatch.setattr(doctor, "load_kernel_set", lambda name: None)
-    monkeypatch.setattr(doctor, "measure", lambda level, num_threads: figures)
+    monkeypatch.setattr(doctor, "measure_machine", lambda facts, kernel_set: figures)
     assert main(["doctor", "--measure"]) == 0
     out = capsys.readouterr().out
     assert "read          20.0 GB/s; one core 15.0 GB/s\n" in out
@@ -89,12 +90,22 @@ def test_measured_figures_are_kept(capsys: pytest.CaptureFixture[str], monkeypat
     assert probe_machine().measured == figures
 
 
+def test_a_gpu_is_measured_beside_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    found = MeasuredDevice(copy_bandwidth=3e12, peaks={"bf16": 7e14})
+    monkeypatch.setattr(measure, "measure", lambda level, num_threads: MeasuredFacts(read_bandwidth=2e10))
+    monkeypatch.setattr(measure, "device_rates", lambda device: asked.append(device) or found)
+    figures = measure.measure_machine(probe_machine(), "cuda")
+    assert (figures.read_bandwidth, figures.device, asked) == (2e10, found, ["cuda:0"])
+
+
 def test_the_native_probes_answer() -> None:
     figures = msgspec.structs.asdict(measure.measure("generic", 2, seconds=0.01, buffer_bytes=1 << 23))
     for name in ("kernel_rates", "one_core_kernel_rates"):
         rates = figures.pop(name)
         assert set(rates) == {*Layout, "attention"}
         assert all(rate > 0 for rate in rates.values())
+    assert figures.pop("device") is None
     assert set(figures) == {f"{cores}{what}" for cores in ("", "one_core_")
                             for what in ("read_bandwidth", "f32_peak", "bf16_peak", "int8_peak")}  # fmt: skip
     assert all(figure > 0 for figure in figures.values())

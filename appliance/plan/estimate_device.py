@@ -1,0 +1,88 @@
+"""The time of a step on a GPU. Pure: the plan, its program, and figures of the card and of kernels (hardware.speed).
+
+An operator is a launch. It reads and writes its slots, reads its weights or cached keys, and computes; what takes
+longest counts, at the share of bandwidth or peak that kernels were measured to reach.
+"""
+
+from collections import Counter
+from typing import NamedTuple
+
+from appliance.catalog.gpu_operators import FEW_ROWS
+from appliance.hardware.speed import DeviceSpeed
+from appliance.plan.program import PlannedProgram
+from appliance.plan.sizes import ELEMENT_BYTES
+from appliance.plan.types import EnginePlan
+from appliance.program.operators import Operator
+from appliance.program.slots import Extent
+from appliance.program.work import Forms, OperatorWork, StepCounts
+
+MANY_ROWS = 512  # of a product; with fewer the library's tiles do not fill the card
+PACKED_ROWS = 32  # of a product with codes by a kernel of ours; with more they are made floats first
+
+
+class _Launch(NamedTuple):
+    """An operator: its work, the bytes of a token's and of a sampled row's slots, and the form of its weights."""
+
+    work: OperatorWork
+    token_bytes: int
+    sampled_bytes: int
+    is_coded: bool
+
+
+class DeviceSteps:
+    """The steps of a plan on one card."""
+
+    def __init__(self, plan: EnginePlan, program: PlannedProgram, speed: DeviceSpeed) -> None:
+        self._speed, self._element = speed, ELEMENT_BYTES[plan.precision.activations]
+        self._peak = speed.peaks.get("f32" if plan.precision.activations == "f32" else "bf16")
+        forms = Forms(program.size_of, plan.precision.kv_dtype, int8_inputs=False)
+        self._launches = Counter(self._launch(op, program, forms) for op in program.program.operators)
+
+    @property
+    def works(self) -> list[OperatorWork]:
+        return [launch.work for launch in self._launches]
+
+    def step(self, counts: StepCounts, *, is_prompt: bool) -> tuple[float, str]:
+        """Returns the seconds of a step, and what holds most of them up: "memory", "arithmetic" or "launches".
+
+        is_prompt: not needed here, where the number of rows says which kernel runs.
+        """
+        by_bound: dict[str, float] = {}
+        for launch, times in self._launches.items():
+            seconds, bound = self._seconds(launch, counts)
+            launching = self._speed.shares.launch_s
+            name = bound if seconds > launching else "launches"
+            by_bound[name] = by_bound.get(name, 0.0) + times * (seconds + launching)
+        return sum(by_bound.values()) + self._speed.shares.step_s, max(by_bound, key=lambda name: by_bound[name])
+
+    def _launch(self, op: Operator, program: PlannedProgram, forms: Forms) -> _Launch:
+        slots = {slot.index: slot for slot in op.slots()}.values()
+        sizes = {extent: sum(slot.width for slot in slots if slot.extent is extent) for extent in Extent}
+        matrices = [name for name in op.named(op.matrices) if name in program.weights]
+        is_coded = any(program.form(program.weights[name]).is_quantized for name in matrices)
+        tokens, sampled = (self._element * sizes[extent] for extent in (Extent.TOKENS, Extent.SAMPLED))
+        return _Launch(op.work(forms), tokens, sampled, is_coded)
+
+    def _seconds(self, launch: _Launch, counts: StepCounts) -> tuple[float, str]:
+        """Returns the seconds beyond a launch, and what holds them up."""
+        work, shares, bandwidth = launch.work, self._speed.shares, self._speed.bandwidth
+        slots = launch.token_bytes * counts.tokens + launch.sampled_bytes * counts.sampled
+        if work.visit_operations:
+            reading = counts.bytes_of(work) / (shares.cached_keys * bandwidth)
+            return self._longer(reading, self._computing(counts.operations_of(work), shares.prompt_attention))
+        if not work.weight_bytes:
+            return (slots + counts.bytes_of(work)) / bandwidth, "memory"
+        rows = counts.rows_of_weights(work)
+        share = shares.many_rows if rows > MANY_ROWS else shares.some_rows
+        reading = counts.bytes_of(work) / ((shares.quantized if launch.is_coded else shares.few_rows) * bandwidth)
+        if launch.is_coded and rows > PACKED_ROWS:
+            reading += 2 * work.row_operations / bandwidth  # two bytes of a number, for two operations, twice
+        elif rows <= FEW_ROWS:
+            share = 1.0  # the kernels of few rows wait for their weights
+        return self._longer(reading, self._computing(counts.operations_of(work), share))
+
+    def _computing(self, operations: int, share: float) -> float:
+        return operations / (share * self._peak) if self._peak else 0.0
+
+    def _longer(self, reading: float, computing: float) -> tuple[float, str]:
+        return (reading, "memory") if reading >= computing else (computing, "arithmetic")
