@@ -28,6 +28,7 @@ from appliance.checkpoint.label_tokens import named_tokens
 from appliance.checkpoint.lfs import refuse_pointer, refuse_pointer_file
 from appliance.checkpoint.safetensors import read_folder
 from appliance.checkpoint.sentence import read_sentence
+from appliance.checkpoint.stage_heads import stage_architecture, stage_geometry
 from appliance.checkpoint.token_ids import TokenIds, id_of
 from appliance.checkpoint.torch_file import has_torch_files, read_torch_folder
 
@@ -72,15 +73,15 @@ def read_folder_facts(root: Path, stated: Literal["mistral", "dummy"] | None = N
     tensors, headers = _READERS[form](root)
     for header in headers:
         digest.update(header)
-    normalized = normalize_config(config)
-    architecture = _architecture(config)
+    of_stages = None if stated else stage_architecture(config)
+    architecture = _architecture(config) if of_stages is None else of_stages
+    geometry = derive_geometry(normalize_config(config)) if of_stages is None else stage_geometry(config, tensors)
     if architecture == _GPT2:
         tensors = tuple(_with_gpt2_prefix(tensor) for tensor in tensors)
     method, quantization = _quantization(config) or _modelopt_settings(root, digest)
     if method in _JOINS and form != "dummy":
         tensors = _JOINS[method](root, quantization, tensors)
     sentence, more = read_sentence(root, digest)
-    geometry = derive_geometry(normalized)
     tokenizer = _tokenizer(root, config, generation, digest, geometry.vocab_size)
     return ModelFacts(
         root=str(root),

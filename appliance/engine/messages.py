@@ -9,7 +9,7 @@ import msgspec
 from appliance.engine.adapter_messages import AdapterSet, AdaptersServed, AdapterStats
 from appliance.engine.graph_messages import GraphStats
 from appliance.engine.swap_messages import SwapStats
-from appliance.plan.types import MODEL_METHODS, EnginePlan, SpeculationPlan
+from appliance.plan.types import MODEL_METHODS, STAGE_METHODS, EnginePlan, SpeculationPlan
 
 
 class ProcessorCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -80,7 +80,7 @@ class SpeculationCaps(msgspec.Struct, frozen=True, kw_only=True):
     none while more sequences decode. looks_up: some method finds its drafts within a step, without a model.
     model_method: the method of which a model or a head drafts between steps; model_share: the time of its decode, as a
     share of that of the model that it drafts for, before any was measured; model_reach: the tokens that a head reads of
-    a row at most, when it is behind.
+    a row at most, when it is behind; model_tokens: those of one draft of it, at most.
     """
 
     enabled: bool = True
@@ -91,20 +91,24 @@ class SpeculationCaps(msgspec.Struct, frozen=True, kw_only=True):
     model_method: str | None = None
     model_share: float = 0.0
     model_reach: int = 0
+    model_tokens: int | None = None
 
     @classmethod
     def of(cls, plan: SpeculationPlan | None) -> Self | None:
         if plan is None:
             return None
+        method = next((method for method in plan.methods if method in MODEL_METHODS), None)
+        reach = 0 if plan.draft_model is None else plan.draft_model.num_kept_states
         return cls(
             enabled=plan.enabled,
             num_tokens=plan.num_tokens,
             adaptive=plan.adaptive,
             disable_by_batch_size=plan.disable_by_batch_size,
             looks_up=any(method not in MODEL_METHODS for method in plan.methods),
-            model_method=next((method for method in plan.methods if method in MODEL_METHODS), None),
+            model_method=method,
             model_share=0.0 if plan.draft_model is None else plan.draft_model.share,
-            model_reach=0 if plan.draft_model is None else plan.draft_model.num_kept_states,
+            model_reach=min(reach, 1) if method in STAGE_METHODS else reach,
+            model_tokens=None if plan.draft_model is None else plan.draft_model.num_tokens,
         )
 
 

@@ -9,7 +9,8 @@ head.
 from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
-from appliance.layers.draft_spec import DraftHeadSpec, KeptStates
+from appliance.layers.draft_spec import DraftHeadSpec, KeptStates, MedusaHeadSpec, StageSpec
+from appliance.layers.draft_stages import emit_stage
 from appliance.layers.experts import emit_experts
 from appliance.layers.feed_forward import emit_feed_forward
 from appliance.layers.mixers import Mixed, emit_mixer
@@ -29,7 +30,7 @@ from appliance.layers.streams import (
     emit_scaled,
     emit_streams,
 )
-from appliance.program.operators import Add, Copy, Embed, GatherRows, Linear, ScaleByWeight, SoftCap
+from appliance.program.operators import Add, Copy, Embed, GatherRows, Linear, Scale, ScaleByWeight, SoftCap
 from appliance.program.slots import Extent, Slot, Span, whole
 
 
@@ -46,9 +47,11 @@ class Stream(NamedTuple):
 def compile_decoder(spec: DecoderSpec, layouts: Mapping[str, Hashable]) -> CompiledDecoder:
     """Compiles a spec. layouts: the layout of each logical matrix (see ProgramBuilder). Raises ValueError if the spec
     has no layers."""
+    builder = ProgramBuilder(layouts)
+    if isinstance(spec.draft, StageSpec):
+        return _compile_stage(builder, spec, spec.draft)
     if not spec.layers:
         raise ValueError("a decoder needs at least one layer")
-    builder = ProgramBuilder(layouts)
     if spec.draft is not None:
         return _compile_draft_head(builder, spec, spec.draft)
     stream = Stream(emit_embedding(builder, spec))
@@ -309,6 +312,15 @@ def emit_logits(builder: ProgramBuilder, spec: DecoderSpec, normed: Slot, num_to
     if spec.logit_soft_cap is not None:
         builder.emit(SoftCap(logits, spec.logit_soft_cap))
     return logits
+
+
+def _compile_stage(builder: ProgramBuilder, spec: DecoderSpec, stage: StageSpec) -> CompiledDecoder:
+    given, state = emit_stage(builder, spec, stage)
+    last = _gather(builder, "last", state)
+    logits = emit_logits(builder, spec, last)
+    if isinstance(stage, MedusaHeadSpec) and stage.logit_scale != 1.0:
+        builder.emit(Scale(whole(logits), stage.logit_scale))
+    return builder.finish(logits, last, given)
 
 
 def _compile_draft_head(builder: ProgramBuilder, spec: DecoderSpec, draft: DraftHeadSpec) -> CompiledDecoder:

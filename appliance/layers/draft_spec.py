@@ -1,4 +1,8 @@
-"""Drafting heads as data: what they read of the model that they draft for, and what that keeps for them."""
+"""Drafting heads as data: what they read of the model that they draft for, and what that keeps for them.
+
+A DraftHeadSpec makes a head of a decoder. A StageSpec is one of several heads without layers, of which each guesses one
+further token and keeps no cache.
+"""
 
 from typing import Literal
 
@@ -35,3 +39,31 @@ class DraftHeadSpec(msgspec.Struct, frozen=True):
     norms_stream: bool = False
     states: Literal["summed", "normed"] = "summed"
     head_size: int | None = None
+
+
+class MedusaHeadSpec(msgspec.Struct, frozen=True):
+    """A head that guesses a token some places ahead from the model's state alone (arXiv:2401.10774): num_blocks times
+    x = x + silu(linear(x)), with a bias if `has_bias`, then an output head. logit_scale: a factor of the logits."""
+
+    num_blocks: int
+    has_bias: bool
+    logit_scale: float = 1.0
+
+
+class MlpSpeculatorSpec(msgspec.Struct, frozen=True):
+    """A stage of an MLP speculator (arXiv:2404.19124): what the last stage made and the last token make the next state,
+    x = gelu(norm(projection(x) + embedding_scale * embedding)), which an output head reads.
+
+    widths: of the states that are given side by side, each with a projection of its own: the model's, and that of a
+    stage before, one of which is zero where the other is read; one, if the stage only reads one of them. norms_given:
+    the model's state is normed by its root mean square, without a weight, and divided by the root of two. eps: of both
+    norms.
+    """
+
+    widths: tuple[int, ...]
+    embedding_scale: float
+    norms_given: bool = False
+    eps: float = 1e-6
+
+
+StageSpec = MedusaHeadSpec | MlpSpeculatorSpec

@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from appliance.catalog.pooling import PoolingKind
-from appliance.layers.draft_spec import DraftHeadSpec, KeptStates
+from appliance.layers.draft_spec import DraftHeadSpec, KeptStates, StageSpec
 from appliance.layers.norm_spec import NormSpec
 from appliance.layers.recurrent_spec import RecurrentSpec
 from appliance.layers.rope import RopeSpec
@@ -305,7 +305,8 @@ class DecoderSpec(msgspec.Struct, frozen=True):
 
     pooling: the head of a model that pools, in place of the output head. embedding_norm: of the sum of the embeddings.
     has_token_types: tokens have types (segments), whose vectors are added to their embeddings. per_layer: inputs of
-    each layer. streams: further residual streams. keeps: what a drafting head reads of it. draft: it is such a head.
+    each layer. streams: further residual streams. keeps: what a drafting head reads of it. draft: it is such a head,
+    or a stage, which has no layers.
     """
 
     vocab_size: int
@@ -326,5 +327,5 @@ class DecoderSpec(msgspec.Struct, frozen=True):
     per_layer: PerLayerSpec | None = None
     streams: StreamsSpec | None = None
     keeps: KeptStates | None = None
-    draft: DraftHeadSpec | None = None
+    draft: DraftHeadSpec | StageSpec | None = None
     ignored_tensors: tuple[str, ...] = ()  # fnmatch patterns of checkpoint tensors that are not weights of it

@@ -23,8 +23,7 @@ from appliance.loading.random_tensors import RandomTensors
 from appliance.loading.weights import DecoderWeights, Progress
 from appliance.models.adapter_places import AdapterPlaces
 from appliance.models.adapters import place_filter, trained_weights
-from appliance.models.describe import Described, describe, describe_head
-from appliance.models.draft_heads import DraftHead
+from appliance.models.describe import Described, describe
 from appliance.plan.types import EnginePlan
 from appliance.program.operators import StepProgram
 
@@ -70,19 +69,20 @@ def load_model(
 
 def load_head(
     plan: EnginePlan,
-    head: DraftHead,
+    facts: ModelFacts,
+    described: Described,
     kernel_set: KernelSet,
     execution: Execution,
     progress: Progress | None = None,
     cache: Path | None = None,
 ) -> Executable:
-    """Loads a drafting head as `load_model` loads a model. plan: of an engine that would run the head alone."""
-    described = describe_head(head, plan.model.max_model_len)
-    inventory = take_inventory(described, head.facts, plan.precision)
+    """Loads a drafting head, or a stage of one, as `load_model` loads a model. plan: of an engine that would run it
+    alone."""
+    inventory = take_inventory(described, facts, plan.precision)
     compiled = described.stored_as({name: item.form for name, item in inventory.items()}).compiled
-    with _source(head.facts, described, plan.model.seed) as reader:
+    with _source(facts, described, plan.model.seed) as reader:
         weights = DecoderWeights(compiled, inventory, reader, execution.limits.max_model_len, progress)
-        return kernel_set.bind(compiled.program, weights, execution, packed_cache(plan, head.facts, weights, cache))
+        return kernel_set.bind(compiled.program, weights, execution, packed_cache(plan, facts, weights, cache))
 
 
 def _adapted(

@@ -14,6 +14,7 @@ from appliance.layers.draft_spec import KeptStates
 from appliance.layers.program import CompiledDecoder
 from appliance.layers.spec import AttentionSpec, DecoderSpec
 from appliance.models.draft_heads import DraftHead, as_head
+from appliance.models.draft_stages import DraftStages
 from appliance.models.errors import ModelError, Problem
 from appliance.models.pooling import with_pooling
 
@@ -60,6 +61,11 @@ def describe_head(head: DraftHead, max_model_len: int) -> Described:
     """Returns a drafting head as a decoder and its program. Raises like `describe`."""
     spec = as_head(build_decoder(head.facts, max_model_len), head)
     return Described(spec, compile_decoder(spec, {}))
+
+
+def describe_stages(stages: DraftStages) -> tuple[Described, ...]:
+    """Returns each stage of a head without layers as a decoder and its program."""
+    return tuple(Described(spec, compile_decoder(spec, {})) for spec in stages.stages)
 
 
 def _keeping(spec: DecoderSpec, keeps: KeptStates) -> DecoderSpec:

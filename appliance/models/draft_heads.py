@@ -161,13 +161,13 @@ def head_of_files(facts: ModelFacts, target: ModelFacts, method: HeadMethod) -> 
         message = f"the head was made for states of {theirs.get('hidden_size')} numbers; the model's have"
         raise ModelError(Problem(f"{message} {ours.get('hidden_size')}", hint="choose the head of this model"))
     form = replace(form, draft=_eagle_draft(form.draft, facts, names))
-    own = _absolute(facts, tensors)
-    shared = _absolute(target, _shared(tensors, target, "model."))
+    own = absolute(facts, tensors)
+    shared = absolute(target, _shared(tensors, target, "model."))
     changes = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "tie_word_embeddings": False}
     described = _with_config(facts, changes, (*own, *shared))
     described = replace(described, architecture="LlamaForCausalLM")
     layers = _kept_layers(theirs, target.geometry.num_layers) if method == "eagle3" else ()
-    to_target = next((each for each in _absolute(facts, facts.tensors) if each.name.endswith("d2t")), None)
+    to_target = next((each for each in absolute(facts, facts.tensors) if each.name.endswith("d2t")), None)
     return DraftHead(described, form, KeptStates(layers), to_target)
 
 
@@ -238,7 +238,7 @@ def _shared(own: Iterable[TensorFacts], target: ModelFacts, root: str) -> list[T
     return tables
 
 
-def _absolute(facts: ModelFacts, tensors: Iterable[TensorFacts]) -> list[TensorFacts]:
+def absolute(facts: ModelFacts, tensors: Iterable[TensorFacts]) -> list[TensorFacts]:
     """Returns tensors that are found from any folder."""
     root = Path(facts.root).resolve()
     folder = root if root.is_dir() else root.parent

@@ -14,13 +14,12 @@ from appliance.checkpoint.facts import ModelFacts
 from appliance.hardware.facts import HardwareFacts
 from appliance.hardware.profile import Profile
 from appliance.models.describe import Described
-from appliance.models.draft_heads import DraftHead
 from appliance.plan.adapters import plan_adapters
 from appliance.plan.batching import plan_scheduler
 from appliance.plan.cache import plan_block_size, plan_cache
 from appliance.plan.context import ContextRequest, config_overrides, request_context
 from appliance.plan.describe import describe_model
-from appliance.plan.draft_head import find_head, kept_states
+from appliance.plan.draft_head import Head, find_head, kept_states
 from appliance.plan.draft_model import DraftingSizes, plan_draft_model
 from appliance.plan.experts import plan_experts
 from appliance.plan.features import check_compatibility, refuse_unbuilt
@@ -169,7 +168,7 @@ def _plan_steps(
 
 
 def _describe(
-    inputs: PlanInputs, max_model_len: int, head: DraftHead | None, ledger: Ledger
+    inputs: PlanInputs, max_model_len: int, head: Head | None, ledger: Ledger
 ) -> tuple[Modelled, Described, PoolingPlan | None]:
     """Whose code runs the model, its program, and how it pools."""
     modelled = plan_modelling(inputs, ledger)
@@ -178,7 +177,7 @@ def _describe(
     return modelled, described, described_pooling(pooling, described)
 
 
-def _of_heads(pooling: PoolingPlan | None, head: DraftHead | None) -> dict[str, Any]:
+def _of_heads(pooling: PoolingPlan | None, head: Head | None) -> dict[str, Any]:
     """What the model's plan says of how it pools, and of what it keeps for a drafting head."""
     pooled = {} if pooling is None else {"task": pooling.task, "pooling": pooling}
     return pooled if head is None else {**pooled, "kept_layers": head.keeps.layers}

@@ -1,5 +1,6 @@
 """The draft model of speculation: its program, its precision and its memory, beside those of the model."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -8,14 +9,15 @@ import msgspec
 from appliance.base.units import format_size
 from appliance.catalog.kernel_sets import KernelSetFacts
 from appliance.checkpoint.facts import ModelFacts
+from appliance.checkpoint.stage_heads import STAGE_METHODS
 from appliance.checkpoint.vocabulary import Likeness
-from appliance.models.draft_heads import DraftHead
+from appliance.models.draft_stages import DraftStages
 from appliance.plan.describe import describe_model
-from appliance.plan.draft_head import KEPT_STATES, plan_head
+from appliance.plan.draft_head import KEPT_STATES, Head, plan_head
 from appliance.plan.inputs import DraftModelFiles, PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
 from appliance.plan.modelling import Modelled
-from appliance.plan.precision import plan_precision
+from appliance.plan.precision import Precision, plan_precision
 from appliance.plan.program import PlannedProgram
 from appliance.plan.sizes import (
     ELEMENT_BYTES,
@@ -26,7 +28,8 @@ from appliance.plan.sizes import (
     kv_sizes,
     rope_tables_bytes,
 )
-from appliance.plan.types import DraftModelPlan, MemoryItem, PrecisionPlan, SchedulerPlan
+from appliance.plan.types import DraftModelPlan, MemoryItem, PrecisionPlan, SchedulerPlan, WeightPlan
+from appliance.plan.weights import Group
 from appliance.plan.workspace import workspace_bytes, workspace_formula
 from appliance.program.state_slots import num_slots
 from appliance.spec import load_text
@@ -42,7 +45,8 @@ MOST_OF_MEMORY = 8  # the draft model's cache takes at most an eighth of what is
 
 @dataclass(frozen=True)
 class PlannedDraftModel:
-    """A draft model before the memory pass. share: of the bytes that a decode reads, against those of the model."""
+    """A draft model before the memory pass. more: the programs of further stages of a head. num_kept_states: of a row,
+    that wait for a head."""
 
     facts: ModelFacts
     likeness: Likeness
@@ -51,17 +55,29 @@ class PlannedDraftModel:
     precision: PrecisionPlan
     step: StepSize
     block_size: int
-    head: DraftHead | None = None
+    head: Head | None = None
+    more: tuple[PlannedProgram, ...] = ()
+    num_kept_states: int = 0
+    state_width: int = 0  # of the model
+    num_rows: int = 0
+
+    @property
+    def programs(self) -> tuple[PlannedProgram, ...]:
+        return self.program, *self.more
 
     def items(self) -> tuple[MemoryItem, ...]:
         """Returns its weights, activations and workspace; its cache is what `cache_item` says."""
-        program, precision, step = self.program, self.precision, self.step
+        program, precision, step, count = self.program, self.precision, self.step, len(self.programs)
         element = ELEMENT_BYTES[precision.activations]
         tensors = sum(each.num_tensors for each in precision.weights)
         planned = sum(each.planned_bytes for each in precision.weights)
         tables = rope_tables_bytes(program.described.compiled.ropes.values(), step.longest)
         quantize = precision.quantize_activations
-        work = workspace_bytes(program, step, quantize_activations=quantize, kv_dtype=precision.kv_dtype)
+        work = sum(
+            workspace_bytes(each, step, quantize_activations=quantize, kv_dtype=precision.kv_dtype)
+            for each in self.programs
+        )
+        times = "" if count == 1 else f"{count} x "
         formula = f"{tensors} tensors {format_size(planned)}" + (f" + tables {format_size(tables)}" if tables else "")
         states = self._recurrent_item() if self.head is None else (self._states_item(self.head),)
         return (
@@ -69,10 +85,10 @@ class PlannedDraftModel:
             MemoryItem(name="draft_weights", size_bytes=planned + tables, formula=formula),
             MemoryItem(
                 name="draft_activations",
-                size_bytes=activation_bytes(program.liveness, step, element),
-                formula=activation_formula(program.liveness, program.program.logits, step, element),
+                size_bytes=sum(activation_bytes(each.liveness, step, element) for each in self.programs),
+                formula=times + activation_formula(program.liveness, program.program.logits, step, element),
             ),
-            MemoryItem(name="draft_workspace", size_bytes=work, formula=workspace_formula(program, step)),
+            MemoryItem(name="draft_workspace", size_bytes=work, formula=times + workspace_formula(program, step)),
         )
 
     def _recurrent_item(self) -> tuple[MemoryItem, ...]:
@@ -82,11 +98,11 @@ class PlannedDraftModel:
         formula = f"{num_seqs} sequences x (1 + {STATES_PER_ROW}) + 1 spare, x {format_size(size)}"
         return (MemoryItem(name="draft_states", size_bytes=count * size, formula=formula),) if size else ()
 
-    def _states_item(self, head: DraftHead) -> MemoryItem:
+    def _states_item(self, head: Head) -> MemoryItem:
         """Returns the states of the model that wait to be read by a head."""
-        width = self.program.described.spec.hidden_size * max(1, len(head.keeps.layers))
-        formula = f"{self.step.num_sampled} sequences x {KEPT_STATES} states x {width:,}, x 4 bytes"
-        size = 4 * self.step.num_sampled * KEPT_STATES * width
+        width, count = self.state_width * max(1, len(head.keeps.layers)), self.num_kept_states
+        formula = f"{self.num_rows} sequences x {count} states x {width:,}, x 4 bytes"
+        size = 4 * self.num_rows * count * width
         return MemoryItem(name="draft_inputs", size_bytes=size, formula=formula)
 
     def cache_item(self, spec: SpeculativeSection, left: int, ledger: Ledger) -> tuple[MemoryItem, int]:
@@ -128,9 +144,15 @@ class PlannedDraftModel:
             windows=self.program.program.kv_layout().windows,
             precision=self.precision,
             share=round(share, 4),
-            num_kept_states=0 if self.head is None else KEPT_STATES,
+            num_kept_states=self.num_kept_states,
             num_states=STATES_PER_ROW if self.program.program.states else 0,
+            num_tokens=self._most_tokens(),
         )
+
+    def _most_tokens(self) -> int | None:
+        if isinstance(self.head, DraftStages):
+            return self.head.num_tokens
+        return STATES_PER_ROW - 1 if self.program.program.states else None
 
     def _vocabulary(self) -> Literal["same", "by_text", "by_table"]:
         if self.head is not None:
@@ -148,7 +170,7 @@ class DraftingSizes(NamedTuple):
 
 
 def plan_draft_model(
-    inputs: PlanInputs, sizes: DraftingSizes, kernels: KernelSetFacts, head: DraftHead | None, ledger: Ledger
+    inputs: PlanInputs, sizes: DraftingSizes, kernels: KernelSetFacts, head: Head | None, ledger: Ledger
 ) -> PlannedDraftModel | None:
     """Plans a head, or the draft model. Returns None if the spec asks for none, or it was refused."""
     spec, found = inputs.spec.speculative, inputs.files.draft_model
@@ -160,6 +182,11 @@ def plan_draft_model(
         ledger.refuse(PATH, RULE, "the files of the draft model were not read", hint="plan from a spec file")
         return None
     facts, likeness = found.facts, found.likeness
+    if head is None and facts.architecture in STAGE_METHODS:
+        method = STAGE_METHODS[facts.architecture]
+        message = f"the checkpoint has heads of the method {method}, and is no draft model"
+        ledger.refuse(PATH, RULE, message, hint=f"write method: {method}")
+        return None
     if likeness.relation == "none":
         message = (
             f"the draft model has another vocabulary: {likeness.num_shared:,} of its {likeness.num_tokens:,} tokens are"
@@ -173,20 +200,65 @@ def plan_draft_model(
         inputs, loaded=load_text(_own_spec(inputs, facts, spec, limit), "draft model", environ={}), model=facts
     )
     books = Ledger(own.loaded)
-    described = describe_model(own, limit, Modelled(), None, books) if head is None else plan_head(head, limit, ledger)
-    if described is None:
+    described = (
+        (describe_model(own, limit, Modelled(), None, books),) if head is None else plan_head(head, limit, ledger)
+    )
+    if not described:
         return None
-    precision, program = plan_precision(own, described, kernels, books)
+    precision, programs = _of_all([plan_precision(own, each, kernels, books) for each in described])
     path = PATH if spec.model is not None else "speculative.method"
     for refusal in books.refusals:
         ledger.refuse(path, RULE, f"the draft model: {refusal.message}", allowed=refusal.allowed, hint=refusal.hint)
-    if books.refusals or _cannot_draft(program, facts, ledger):
+    if books.refusals or _cannot_draft(programs[0], facts, ledger):
         return None
-    num_seqs = scheduler.max_num_seqs
-    num_tokens = max(min(MOST_TOKENS, scheduler.max_num_batched_tokens), TOKENS_PER_ROW * num_seqs)
-    step = StepSize(num_tokens, num_seqs, sizes.num_threads, limit)
+    step, num_kept = _step(scheduler, sizes.num_threads, limit, head)
     ledger.take("speculation.draft_model.path", PATH, facts.root, f"{facts.architecture}, {limit:,} tokens at most")
-    return PlannedDraftModel(facts, likeness, found.tokenizer_path, program, precision, step, sizes.block_size, head)
+    return PlannedDraftModel(
+        facts,
+        likeness,
+        found.tokenizer_path,
+        programs[0],
+        precision,
+        step,
+        sizes.block_size,
+        head,
+        programs[1:],
+        num_kept,
+        inputs.model.geometry.hidden_size,
+        scheduler.max_num_seqs,
+    )
+
+
+def _step(scheduler: SchedulerPlan, num_threads: int, limit: int, head: Head | None) -> tuple[StepSize, int]:
+    """Returns the largest pass, and how many states of a row wait for it. Stages read the last state of a row alone,
+    before which those of drafts may lie that are not accepted."""
+    num_seqs = scheduler.max_num_seqs
+    num_drafts = (scheduler.max_num_sampled or num_seqs) - num_seqs
+    if isinstance(head, DraftStages):
+        num_rows = min(num_seqs, num_drafts)
+        return StepSize(num_rows, num_rows, num_threads, limit), num_drafts + 1
+    num_tokens = max(min(MOST_TOKENS, scheduler.max_num_batched_tokens), TOKENS_PER_ROW * num_seqs)
+    return StepSize(num_tokens, num_seqs, num_threads, limit), 0 if head is None else KEPT_STATES
+
+
+def _of_all(planned: Sequence[Precision]) -> tuple[PrecisionPlan, tuple[PlannedProgram, ...]]:
+    """Returns one plan for the weights of all stages, which are stored alike, and their programs."""
+    first, rows = planned[0].plan, dict[Group, WeightPlan]()
+    for each in (each for one in planned for each in one.plan.weights):
+        known = rows.get((each.storage, each.role))
+        rows[each.storage, each.role] = (
+            each
+            if known is None
+            else msgspec.structs.replace(
+                known,
+                num_tensors=known.num_tensors + each.num_tensors,
+                stored_bytes=known.stored_bytes + each.stored_bytes,
+                planned_bytes=known.planned_bytes + each.planned_bytes,
+            )
+        )
+    rounds = any(one.plan.quantize_activations for one in planned)
+    plan = msgspec.structs.replace(first, weights=tuple(rows.values()), quantize_activations=rounds)
+    return plan, tuple(one.program for one in planned)
 
 
 def _cannot_draft(program: PlannedProgram, facts: ModelFacts, ledger: Ledger) -> bool:

@@ -138,7 +138,7 @@ def plan_memory(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> Plann
 
 def _with_draft_cache(inputs: PlanInputs, needs: MemoryNeeds, device: _Device, ledger: Ledger) -> tuple[_Device, int]:
     """The device with the cache of the draft model, and how many blocks that has."""
-    if needs.draft_model is None or inputs.spec.speculative is None:
+    if needs.draft_model is None or inputs.spec.speculative is None or not needs.draft_model.program.program.caches:
         return device, 0
     item, num_blocks = needs.draft_model.cache_item(inputs.spec.speculative, device.left, ledger)
     return msgspec.structs.replace(device, items=(*device.items, item)), num_blocks

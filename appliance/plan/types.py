@@ -20,8 +20,11 @@ DeviceKind = Literal["cpu", "cuda", "rocm"]
 Task = Literal["generate", "embed", "classify", "score", "transcribe"]
 VectorActivation = Literal["none", "normalize", "sigmoid", "softmax"]
 GraphMode = Literal["NONE", "PIECEWISE", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"]
-DraftMethod = Literal["ngram", "suffix", "custom_class", "draft_model", "mtp", "eagle", "eagle3"]
-HEAD_METHODS: tuple[DraftMethod, ...] = ("mtp", "eagle", "eagle3")  # that read states of the model
+DraftMethod = Literal[
+    "ngram", "suffix", "custom_class", "draft_model", "mtp", "eagle", "eagle3", "medusa", "mlp_speculator"
+]  # fmt: skip
+STAGE_METHODS: tuple[DraftMethod, ...] = ("medusa", "mlp_speculator")  # heads without layers, which keep no cache
+HEAD_METHODS: tuple[DraftMethod, ...] = ("mtp", "eagle", "eagle3", *STAGE_METHODS)  # that read states of the model
 MODEL_METHODS: tuple[DraftMethod, ...] = ("draft_model", *HEAD_METHODS)  # that take time, between two steps
 HashAlgorithm = Literal["sha256", "sha256_cbor", "builtin"]
 SourceKind = Literal["spec", "override", "profile", "model", "hardware", "computed", "default"]
@@ -259,7 +262,7 @@ class DraftModelPlan(msgspec.Struct, frozen=True, kw_only=True):
     until a head reads them; 0 for a model. num_states: slots of recurrent states that each row has beside its own, of a
     model that has some. vocabulary: its token ids are those of the model, or are found by the texts
     of tokens, or by a table of the head. windows: of each group of its caches. share: the bytes that its decode reads,
-    of those of the model's decode.
+    of those of the model's decode. num_tokens: of one draft, at most; None: as many as are wanted.
     """
 
     path: str  # local folder or .gguf
@@ -276,6 +279,7 @@ class DraftModelPlan(msgspec.Struct, frozen=True, kw_only=True):
     share: float
     num_kept_states: int = 0
     num_states: int = 0
+    num_tokens: int | None = None
 
 
 class SpeculationPlan(msgspec.Struct, frozen=True, kw_only=True):

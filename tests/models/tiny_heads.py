@@ -140,7 +140,7 @@ def make_head(name: str, folder: Path, *, is_right: bool = False) -> TinyHead:
     """Saves a tiny model and its head. is_right: the model says what follows its last token alone, nearly, and the
     head knows that; else all weights are random."""
     tiny, target = HEADS[name], folder / "model"
-    base = make_tiny(tiny.name, target, _quieted if is_right else None)
+    base = make_tiny(tiny.name, target, quieted if is_right else None)
     values = base.config.to_dict() | tiny.changes
     layer = transformers.AutoModelForCausalLM.from_config(
         type(base.config).from_dict(values), dtype=torch.float32, attn_implementation="eager"
@@ -148,7 +148,7 @@ def make_head(name: str, folder: Path, *, is_right: bool = False) -> TinyHead:
     torch.manual_seed(7)
     randomize(layer)
     if is_right:
-        _quieted(layer)
+        quieted(layer)
     with torch.no_grad():
         layer.lm_head.weight.copy_(base.lm_head.weight)
         layer.get_input_embeddings().weight.copy_(base.get_input_embeddings().weight)
@@ -193,7 +193,7 @@ def _save(target: Path, head: Path, tensors: dict[str, torch.Tensor]) -> None:
 
 
 @torch.no_grad()
-def _quieted(model: torch.nn.Module) -> None:
+def quieted(model: torch.nn.Module) -> None:
     """Makes all that layers add to the stream small, and the logits sharp: the last token says nearly all about the
     next one."""
     for name, parameter in model.named_parameters():

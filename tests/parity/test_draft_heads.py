@@ -118,9 +118,9 @@ def test_drafts_are_those_of_the_formula(
         drafter.close()
 
 
-def new_row(tokens: list[int]) -> NewRow:
+def new_row(tokens: list[int], row: int = 0) -> NewRow:
     request = generate("r", tokens, 8, temperature=0.0)
-    return NewRow(0, 0, tokens, len(tokens), request.sampling, (), 0, None)
+    return NewRow(row, 0, tokens, len(tokens), request.sampling, (), 0, None)
 
 
 def run_whole(executable: Executable, tokens: list[int]) -> np.ndarray:

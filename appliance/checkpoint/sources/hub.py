@@ -39,7 +39,7 @@ from appliance.checkpoint.sources.options import (
 # no other weights: what they name is never run.
 _MODULE: Final = re.compile(r"\d+_\w+/[\w.-]+")  # a file of a module of sentence-transformers, such as 1_Pooling
 FOLDER_FILES: Final = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.model.v*", "merges.txt", "vocab.txt")
-TORCH_FILES: Final = "pytorch_model*.bin"
+TORCH_FILES: Final = ("pytorch_model*.bin", "medusa_lm_head.pt")
 CODE_FILES: Final = ("*.py", "config.json")
 # Its telemetry sends requests to the hub, even offline, that no user wants.
 constants.HF_HUB_DISABLE_TELEMETRY = True
@@ -120,8 +120,8 @@ def _wanted(address: HubAddress, files: Sequence[str], options: FetchOptions) ->
             raise CheckpointError(where, "has no config.json, which alone tells what random weights a model needs")
         return [name for name in _like(kept, FOLDER_FILES) if not name.endswith(".safetensors")]
     if not any(name.endswith(".safetensors") for name in kept):
-        if "config.json" in kept and any(fnmatch(name, TORCH_FILES) for name in kept):
-            return _like(kept, (*FOLDER_FILES, TORCH_FILES))
+        if "config.json" in kept and _like(kept, TORCH_FILES):
+            return _like(kept, (*FOLDER_FILES, *TORCH_FILES))
         return _only_gguf(where, kept)
     return _like(_of_one_form(kept, options.form), FOLDER_FILES)
 

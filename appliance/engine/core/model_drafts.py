@@ -77,7 +77,7 @@ class ModelDrafts:
         was planned, in which they run."""
         self._chosen, self._is_trial = [], False
         able = [each for each in running if _can_follow(each)]
-        most = min(caps.num_tokens, self._most_tokens)
+        most = min(caps.num_tokens, self._most_tokens, caps.model_tokens or self._most_tokens)
         if not caps.adaptive:
             self._chosen, self._num_tokens = able[: self._most_tokens // most], most
             return

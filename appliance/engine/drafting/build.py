@@ -27,5 +27,5 @@ def _make(method: DraftMethod, plan: SpeculationPlan) -> Drafter:
         case "custom_class":
             assert plan.drafter is not None, "the spec's rules hold"
             return CustomDrafter(load_propose(plan.drafter))
-        case "draft_model" | "mtp" | "eagle" | "eagle3":
+        case "draft_model" | "mtp" | "eagle" | "eagle3" | "medusa" | "mlp_speculator":
             raise AssertionError("it is loaded with the model")

@@ -10,17 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.drafting.blocks import RowBlocks
+from appliance.engine.drafting.head_rows import HeadRows
 from appliance.engine.drafting.vocabulary import VocabularyMap
-from appliance.engine.inputs import BatchBuilder, LogitRows
-from appliance.engine.rows import Int32, Rows
-from appliance.engine.step import Drafted, DraftTokens, DraftWish, NewRow
+from appliance.engine.drafting.waiting import WaitingStates
+from appliance.engine.rows import Int32
+from appliance.engine.step import Drafted, DraftWish, NewRow
 from appliance.kernels.interface import Executable, Keeping, StepInputs
-from appliance.kernels.sampling import NO_TOKEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,67 +55,37 @@ class HeadDrafter:
         assert isinstance(executable, Keeping), "a head keeps the states that it makes"
         self._executable = executable
         self._kept = executable.kept
-        self._config, self._shape, self._vocabulary = config, shape, vocabulary
+        self._config, self._shape = config, shape
         num_rows, self._max_len = config.max_num_seqs, config.max_model_len
-        num_said = len(vocabulary.to_target)
-        self._rows = Rows(num_rows, self._max_len + 1, config.block_size, num_said, 0, len(config.windows))
-        self._batches = BatchBuilder(self._rows, "raw_logprobs")
-        self._tokens = np.zeros((num_rows, self._max_len + 1), np.int32)  # of the model's vocabulary
-        self._ring = np.zeros((num_rows, shape.num_kept, shape.width), np.float32)
-        self._from, self._to = [0] * num_rows, [0] * num_rows  # positions whose states wait
+        self._waiting = WaitingStates(num_rows, shape.num_kept, shape.width)
+        self._rows = HeadRows(config, vocabulary, self._waiting)
         self._base, self._read = [0] * num_rows, [0] * num_rows  # where the head began, and to where it has read
-        self._blocks = RowBlocks(config, self._rows)
+        self._blocks = RowBlocks(config, self._rows.rows)
 
     @property
     def memory_bytes(self) -> int:
         """The bytes of the states that wait."""
-        return self._ring.nbytes
+        return self._waiting.memory_bytes
 
     def put(self, new: NewRow) -> None:
-        count, row = len(new.token_ids), new.row
-        if count > self._max_len:
-            return
-        self._tokens[row, :count] = new.token_ids
-        self._rows.put(
-            msgspec.structs.replace(
-                new,
-                token_ids=self._said(new.token_ids),
-                sampling=self._vocabulary.sampling(new.sampling),
-                eos_token_ids=self._vocabulary.known(new.eos_token_ids),
-                prompt_logprobs=None,
-                adapter_slot=-1,
-            )
-        )
-        self._from[row] = self._to[row] = self._base[row] = self._read[row] = 0
-        self._blocks.put(row)
+        if self._rows.put(new):
+            self._base[new.row] = self._read[new.row] = 0
+            self._blocks.put(new.row)
 
     def drop(self, row: int) -> None:
         if self._blocks.drop(row):
-            self._rows.drop(row)
+            self._rows.rows.drop(row)
 
     def observe(self, row: int, start: int, states: np.ndarray) -> None:
-        if row not in self._blocks:
-            return
-        end = start + len(states)
-        if start > self._to[row]:
-            self._from[row] = start  # behind a cached prefix
-        states = states[-self._shape.num_kept :]
-        self._ring[row, np.arange(end - len(states), end) % self._shape.num_kept] = states
-        self._to[row] = end
-        self._from[row] = max(min(self._from[row], start), end - self._shape.num_kept)
+        if row in self._blocks:
+            self._waiting.observe(row, start, states)
 
     def say(self, row: int, tokens: Sequence[int]) -> None:
-        if row not in self._blocks:
-            return
-        start = int(self._rows.num_tokens[row])
-        if start + len(tokens) > self._max_len:
+        if row in self._blocks and not self._rows.say(row, tokens):
             self.drop(row)
-            return
-        self._tokens[row, start : start + len(tokens)] = tokens
-        self._rows.append(row, self._said(tokens))
 
     def draft(self, wish: DraftWish) -> Drafted:
-        known = {row: int(self._rows.num_tokens[row]) for row in wish.rows if row in self._blocks}
+        known = {row: self._rows.count(row) for row in wish.rows if row in self._blocks}
         pieces, num_behind = self._first_pieces(wish, known)
         num_passes = 0
         try:
@@ -125,14 +94,11 @@ class HeadDrafter:
                 states = self._pass(pieces)
                 pieces = [] if num_passes >= wish.num_tokens else self._next_pieces(states)
         finally:
-            found = {
-                row: self._tokens[row, start : self._rows.num_tokens[row]].tolist() for row, start in known.items()
-            }
+            drafts = self._rows.take_drafts(known, self._shape.method)
             for row, start in known.items():
-                self._rows.num_tokens[row] = start
                 self._read[row] = min(self._read[row], start - 1)  # what is beyond was not read of the model's states
         return Drafted(
-            drafts={row: DraftTokens(tokens, self._shape.method) for row, tokens in found.items() if tokens},
+            drafts=drafts,
             read={row: start - max(0, start - 1 - self._read[row]) for row, start in known.items()},
             num_passes=num_passes,
             num_behind=num_behind,
@@ -141,21 +107,17 @@ class HeadDrafter:
     def close(self) -> None:
         self._executable.close()
 
-    def _said(self, tokens: Sequence[int]) -> list[int]:
-        """Returns the head's ids; a token that it cannot say is its first one, where only penalties look."""
-        found: list[int] = np.maximum(self._vocabulary.to_draft[np.asarray(tokens, np.int64)], 0).tolist()
-        return found
-
     def _first_pieces(self, wish: DraftWish, known: dict[int, int]) -> tuple[list[_Piece], int]:
         """Returns what each row has not read, as far as may run in one pass, and how much of it is behind."""
         pieces, num_behind = [], 0
         left = self._config.max_num_batched_tokens
         for row, num_tokens in known.items():
             end = num_tokens - 1  # the state of the last token is not known yet
-            if not self._from[row] < end <= self._to[row]:
+            if not self._waiting.reach(row, end):
                 continue
-            if not max(self._from[row], self._base[row]) <= self._read[row] < end:
-                self._base[row] = self._read[row] = self._from[row]
+            first = self._waiting.first(row)
+            if not max(first, self._base[row]) <= self._read[row] < end:
+                self._base[row] = self._read[row] = first
             start = self._read[row]
             length = min(end - start, left)
             if length > wish.num_tokens + 1:
@@ -163,18 +125,18 @@ class HeadDrafter:
                 num_behind += max(0, length)
             if length > 0 and self._blocks.hold(row, start + length + wish.num_tokens - self._base[row]):
                 left -= length
-                at = np.arange(start, start + length)
-                states = self._ring[row, at % self._shape.num_kept]
-                pieces.append(_Piece(row, start, self._tokens[row, at + 1], states, start + length == end))
+                tokens = self._rows.tokens[row, start + 1 : start + length + 1]
+                states = self._waiting.read(row, start, start + length)
+                pieces.append(_Piece(row, start, tokens, states, start + length == end))
         return pieces, num_behind
 
     def _next_pieces(self, states: dict[int, np.ndarray]) -> list[_Piece]:
         """Returns the last position of each row that got a token, with the state that the head made before it."""
         pieces = []
         for row, state in states.items():
-            last = int(self._rows.num_tokens[row]) - 1
+            last = self._rows.count(row) - 1
             if last - self._base[row] + 1 < self._max_len:
-                pieces.append(_Piece(row, last - 1, self._tokens[row, last : last + 1], state[None], True))
+                pieces.append(_Piece(row, last - 1, self._rows.tokens[row, last : last + 1], state[None], True))
         return pieces
 
     def _pass(self, pieces: list[_Piece]) -> dict[int, np.ndarray]:
@@ -187,17 +149,8 @@ class HeadDrafter:
         if not len(rows):
             return {}
         made = self._kept().copy()
-        none = np.full(len(rows), NO_TOKEN, np.int32)
-        wanted = LogitRows(inputs.sampled_rows, rows, none, len(rows), revision=inputs.revision)
-        sampled = self._executable.sample(logits, self._batches.build(wanted)).token_ids
-        found = {}
-        for at, (row, token) in enumerate(zip(rows.tolist(), sampled.tolist(), strict=True)):
-            if token != NO_TOKEN and self._vocabulary.to_target[token] >= 0:
-                last = int(self._rows.num_tokens[row])
-                self._tokens[row, last] = self._vocabulary.to_target[token]
-                self._rows.append(row, [token])
-                found[row] = made[at]
-        return found
+        found = self._rows.sample(self._executable, logits, inputs, rows)
+        return {row: made[at] for row, at in found.items()}
 
     def _inputs(self, pieces: list[_Piece]) -> tuple[StepInputs, Int32]:
         """Returns a step of the pieces, and the rows that sample."""
@@ -206,7 +159,7 @@ class HeadDrafter:
         of = np.array([piece.row for piece in pieces], np.int32)
         query_start = np.concatenate((np.zeros(1, np.int32), np.cumsum(lengths, dtype=np.int32)))
         positions = np.arange(query_start[-1], dtype=np.int32) + np.repeat(starts - query_start[:-1], lengths)
-        size, tables = np.int32(self._config.block_size), self._rows.block_tables
+        size, tables = np.int32(self._config.block_size), self._rows.rows.block_tables
         blocks, offsets = np.divmod(positions, size)
         is_last = np.array([piece.is_last for piece in pieces])
         width = int((starts + lengths).max() - 1) // int(size) + 1

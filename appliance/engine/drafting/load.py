@@ -1,5 +1,6 @@
 """Loads the draft model or the head that a plan names, beside the model."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,6 +9,7 @@ import msgspec
 import numpy as np
 
 from appliance.base.environ import cache_dir
+from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.reader import TensorReader
 from appliance.checkpoint.vocabulary import read_vocabulary
 from appliance.engine.backend import PACKED_FOLDER, Progress, execution_of, load_backend, planned_facts
@@ -15,11 +17,15 @@ from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.drafting.head import HeadDrafter, HeadShape
 from appliance.engine.drafting.interface import ModelDrafter
 from appliance.engine.drafting.model import DraftModel
+from appliance.engine.drafting.stages import StageDrafter
 from appliance.engine.drafting.vocabulary import NO_ID, VocabularyMap
 from appliance.kernels.binding import load_kernel_set
 from appliance.kernels.interface import Executable
 from appliance.loading.model import load_head
+from appliance.models.describe import Described, describe_head, describe_stages
 from appliance.models.draft_heads import DraftHead, head_of_files, head_of_model
+from appliance.models.draft_stages import DraftStages, StageMethod, stages_of_files
+from appliance.models.errors import ModelError, Problem
 from appliance.plan.types import HEAD_METHODS, DraftMethod, DraftModelPlan, EnginePlan
 
 
@@ -42,8 +48,11 @@ def load_draft_model(
     method = next((each for each in HEAD_METHODS if each in speculation.methods), None)
     own_plan, own_config = _plan_of(draft, plan), _config_of(draft, config)
     told = _Told(progress)
+    loader = _Loader(draft, plan, own_plan, own_config, told)
+    if method == "medusa" or method == "mlp_speculator":
+        return loader.stages(method)
     if method is not None:
-        return _load_head(draft, method, plan, own_plan, own_config, told)
+        return loader.head(method)
     backend = load_backend(own_plan, own_config, told)
     vocabulary = _vocabulary(draft, plan, vocab_size, backend.vocab_size)
     return LoadedDraftModel(
@@ -51,36 +60,54 @@ def load_draft_model(
     )
 
 
-def _load_head(
-    draft: DraftModelPlan,
-    method: DraftMethod,
-    plan: EnginePlan,
-    own_plan: EnginePlan,
-    config: SchedulerConfig,
-    progress: Progress,
-) -> LoadedDraftModel:
-    target = planned_facts(plan)
-    if method == "mtp":
-        head = head_of_model(target)
-    else:
-        head = head_of_files(planned_facts(own_plan), target, "eagle" if method == "eagle" else "eagle3")
-    kernel_set, folder = load_kernel_set(plan.kernels.kernel_set), cache_dir() / PACKED_FOLDER
-    execution = execution_of(own_plan, config)
+@dataclass(frozen=True, slots=True)
+class _Loader:
+    """Loads a head, or its stages. plan: of the model; own_plan, config: of an engine that would run the head alone."""
 
-    def progressed(done: int, total: int) -> None:
-        progress("weights", done, total)
+    draft: DraftModelPlan
+    plan: EnginePlan
+    own_plan: EnginePlan
+    config: SchedulerConfig
+    progress: Progress
 
-    executable = load_head(own_plan, head, kernel_set, execution, progressed, folder)
-    width, num_states = target.geometry.hidden_size, max(1, len(head.keeps.layers))
-    shape = HeadShape(
-        method=method,
-        width=num_states * width,
-        own_width=width,
-        is_apart=head.form.draft.reads == "first_layer",
-        num_kept=draft.num_kept_states,
-    )
-    drafter = HeadDrafter(executable, config, _vocabulary_of(head, target.geometry.vocab_size), shape)
-    return LoadedDraftModel(drafter, {**_sizes(executable), "draft_inputs": drafter.memory_bytes})
+    def head(self, method: DraftMethod) -> LoadedDraftModel:
+        target = planned_facts(self.plan)
+        if method == "mtp":
+            head = head_of_model(target)
+        else:
+            head = head_of_files(planned_facts(self.own_plan), target, "eagle" if method == "eagle" else "eagle3")
+        described = describe_head(head, self.own_plan.model.max_model_len)
+        executable = self._bound(head.facts, described, self.config)
+        width, num_states = target.geometry.hidden_size, max(1, len(head.keeps.layers))
+        is_apart = head.form.draft.reads == "first_layer"
+        shape = HeadShape(method, num_states * width, width, is_apart, self.draft.num_kept_states)
+        drafter = HeadDrafter(executable, self.config, _vocabulary_of(head, target.geometry.vocab_size), shape)
+        return LoadedDraftModel(drafter, {**_sizes(executable), "draft_inputs": drafter.memory_bytes})
+
+    def stages(self, method: StageMethod) -> LoadedDraftModel:
+        target = planned_facts(self.plan)
+        stages = stages_of_files(planned_facts(self.own_plan), target, method)
+        num_rows = self.config.max_num_batched_tokens
+        config = replace(self.config, max_num_seqs=num_rows, max_num_sampled=num_rows)
+        bound = [self._bound(stages.facts, described, config) for described in describe_stages(stages)]
+        geometry = target.geometry
+        vocabulary = _vocabulary_of_stages(stages, geometry.vocab_size)
+        kept = self.draft.num_kept_states
+        shape = HeadShape(method, geometry.hidden_size, stages.own_width, stages.is_apart, kept)
+        drafter = StageDrafter(bound, self.config, vocabulary, shape, stages.num_tokens)
+        sizes = Counter({"draft_inputs": drafter.memory_bytes})
+        for executable in bound:
+            sizes.update(_sizes(executable))
+        return LoadedDraftModel(drafter, sizes)
+
+    def _bound(self, facts: ModelFacts, described: Described, config: SchedulerConfig) -> Executable:
+        kernel_set, folder = load_kernel_set(self.plan.kernels.kernel_set), cache_dir() / PACKED_FOLDER
+        execution = execution_of(self.own_plan, config)
+
+        def progressed(done: int, total: int) -> None:
+            self.progress("weights", done, total)
+
+        return load_head(self.own_plan, facts, described, kernel_set, execution, progressed, folder)
 
 
 def _vocabulary_of(head: DraftHead, num_target: int) -> VocabularyMap:
@@ -93,6 +120,20 @@ def _vocabulary_of(head: DraftHead, num_target: int) -> VocabularyMap:
     to_draft = np.full(num_target, NO_ID, np.int32)
     to_draft[ids] = np.arange(len(ids), dtype=np.int32)
     return VocabularyMap(to_draft, ids)
+
+
+def _vocabulary_of_stages(stages: DraftStages, num_target: int) -> VocabularyMap:
+    """Returns the tokens that stages can say: all, or those of their table. Raises ModelError if that names others."""
+    if stages.to_target is None:
+        return VocabularyMap.same(num_target, stages.stages[0].vocab_size)
+    with TensorReader(Path(stages.facts.root), [stages.to_target]) as reader:
+        ids = reader.array(stages.to_target.name).astype(np.int64)
+    if not ((ids >= 0) & (ids < num_target)).all() or len(np.unique(ids)) < len(ids):
+        message = f"{stages.to_target.name} names tokens twice, or tokens that the model does not have"
+        raise ModelError(Problem(message, allowed=f"ids below {num_target:,}", hint="choose the head of this model"))
+    to_draft = np.full(num_target, NO_ID, np.int32)
+    to_draft[ids] = np.arange(len(ids), dtype=np.int32)
+    return VocabularyMap(to_draft, ids.astype(np.int32))
 
 
 def _sizes(executable: Executable) -> dict[str, int]:

@@ -3,6 +3,8 @@
 from appliance.spec.deployment import DeploymentSpec
 from appliance.spec.rules.finding import Finding, Findings, repeated
 
+_OF_FILES = ("draft_model", "eagle", "eagle3", "medusa", "mlp_speculator")  # what drafts is a checkpoint of its own
+
 
 def cpu_slots_cover_slots(spec: DeploymentSpec) -> Findings:
     lora = spec.lora
@@ -112,14 +114,14 @@ def draft_model_fits_method(spec: DeploymentSpec) -> Findings:
     guess = spec.speculative
     if guess is None:
         return
-    if bool({"draft_model", "eagle", "eagle3"} & {*guess.methods}) != (guess.model is not None):
+    if bool({*_OF_FILES} & {*guess.methods}) != (guess.model is not None):
         yield Finding(
             path="speculative.method" if guess.model is None else "speculative.model",
             value=guess.method if guess.model is None else guess.model,
-            message="the methods draft_model, eagle and eagle3 and speculative.model need each other",
+            message=f"the methods {', '.join(_OF_FILES)} and speculative.model need each other",
             hint="write method: draft_model and model: a smaller model of the same family, or neither",
         )
-    running = [each for each in guess.methods if each in ("draft_model", "mtp", "eagle", "eagle3")]
+    running = [each for each in guess.methods if each in ("mtp", *_OF_FILES)]
     if len(running) > 1:
         yield Finding(
             path="speculative.method",

@@ -33,7 +33,6 @@ class SpeculativeSection(Section):
         "auto",
         "Who proposes; of several, the better one a step.",
         auto="suffix; draft_model where a model is named",
-        built_values=("auto", "ngram", "suffix", "custom_class", "draft_model", "mtp", "eagle", "eagle3"),
     )
     drafter: DottedPath | None = field(
         None,
@@ -82,7 +81,9 @@ class SpeculativeSection(Section):
         0.1, "suffix: proposals end where their probability, by what followed before, falls below this."
     )
     model: Text | None = field(
-        None, "draft_model: the smaller model, as model.source. eagle, eagle3: the head.", vllm="speculative_model"
+        None,
+        "draft_model: the smaller model, as model.source. eagle, eagle3, medusa, mlp_speculator: the head.",
+        vllm="speculative_model",
     )
     revision: Text | None = field(None, "The branch, tag or commit of `model`.")
     quantization: Text | None = field(
