@@ -62,6 +62,7 @@ class KernelSetFacts(msgspec.Struct, frozen=True):
     uses_torch: bool = False  # runs on torch, whose build has to know the device
     is_batch_invariant: bool = True  # False: a row rounds by how many rows are computed with it
     has_graphs: bool = False  # it runs operators one by one, and can capture several as a graph
+    can_share: bool = True  # several ranks may run one program
     is_automatic: bool = True  # False: planned only if a profile or a spec names it
     runs: Literal["programs", "models"] = "programs"  # models: modelling code that is not ours, in one float type
 
@@ -92,6 +93,7 @@ def _on_torch(name: str, device: DeviceKind, support: SupportClass, *, is_automa
         uses_torch=True,
         is_batch_invariant=False,
         has_graphs=True,
+        can_share=False,
         is_automatic=is_automatic,
     )
 
@@ -104,7 +106,7 @@ _TABLE = (
     KernelSetFacts(
         MODELLING, "cpu", "tested here", "appliance.kernels.modelling.kernel_set", is_automatic=False, panel=1,
         layouts=("f32", "f16", "bf16"), kv_dtypes=_FLOATS, can_quantize_activations=False, can_screen_logits=False,
-        is_batch_invariant=False,
+        is_batch_invariant=False, can_share=False,
         activation_dtypes=("f32", "bf16", "f16"), runs="models",
     ),
     KernelSetFacts("cpu-generic", "cpu", "tested here", _CPU_MODULE),

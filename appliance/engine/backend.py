@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from appliance.base.environ import cache_dir
@@ -10,10 +10,13 @@ from appliance.base.errors import ApplianceError
 from appliance.checkpoint.facts import ModelFacts
 from appliance.engine.adapters import AdapterStore
 from appliance.engine.core.config import SchedulerConfig
+from appliance.engine.ranks.group import RankGroup
+from appliance.engine.ranks.share import Parts, Share
 from appliance.engine.scripted import Script, ScriptedExecutable, scripted_model
 from appliance.kernels.binding import load_kernel_set, load_model_set
 from appliance.kernels.execution import Execution, ExecutionLimits, Graphs, Numerics, Placement
 from appliance.kernels.interface import Executable
+from appliance.kernels.ranks import Ranks
 from appliance.kernels.reports import WeightsReport
 from appliance.loading.model import LoadedModel, load_model
 from appliance.loading.modelled import load_modelled
@@ -37,6 +40,7 @@ class Backend:
     vocab_size: int
     weights: WeightsReport | None = None  # None for a scripted backend, which has no weights
     adapters: AdapterStore | None = None  # with those that the plan serves; None: it has no places for any
+    parts: Parts = field(default_factory=dict)  # as in LoadedModel
 
 
 def load_backend(plan: EnginePlan, config: SchedulerConfig, progress: Progress) -> Backend:
@@ -46,10 +50,30 @@ def load_backend(plan: EnginePlan, config: SchedulerConfig, progress: Progress) 
     """
     if plan.kernels.kernel_set == SCRIPTED:
         return _scripted(plan, config, progress)
+    if plan.parallel.tensor > 1:
+        return _grouped(plan, config, progress)
+    return load_share(plan, config, None, progress)
+
+
+def load_share(plan: EnginePlan, config: SchedulerConfig, ranks: Ranks | None, progress: Progress) -> Backend:
+    """Loads what one rank has of the model; all of it without `ranks`. Raises like load_backend."""
     progress("headers", 0, 1)
     facts = planned_facts(plan)
-    loaded = _load(plan, facts, execution_of(plan, config), progress)
-    return Backend(loaded.executable, facts.geometry.vocab_size, loaded.weights, _adapters(plan, loaded, progress))
+    loaded = _load(plan, facts, replace(execution_of(plan, config), ranks=ranks), progress)
+    is_leader = ranks is None or ranks.rank == 0
+    adapters = _adapters(plan, loaded, progress) if is_leader else None
+    return Backend(loaded.executable, facts.geometry.vocab_size, loaded.weights, adapters, loaded.parts)
+
+
+def _grouped(plan: EnginePlan, config: SchedulerConfig, progress: Progress) -> Backend:
+    own: list[Backend] = []
+
+    def load_own(share: Share) -> tuple[Executable, Parts]:
+        own.append(load_share(plan, config, share.ranks, progress))
+        return own[0].executable, own[0].parts
+
+    group = RankGroup.load(plan, config, load_own, progress)
+    return replace(own[0], executable=group)
 
 
 def planned_facts(plan: EnginePlan) -> ModelFacts:

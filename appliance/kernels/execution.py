@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from appliance.kernels.ranks import Ranks
+
 
 @dataclass(frozen=True, slots=True)
 class ExecutionLimits:
@@ -51,9 +53,10 @@ class Graphs:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """The arguments of binding a program, beside its weights."""
+    """The arguments of binding a program, beside its weights. ranks: of a program that several ranks run together."""
 
     limits: ExecutionLimits
     numerics: Numerics
     placement: Placement
     graphs: Graphs = Graphs()
+    ranks: Ranks | None = None

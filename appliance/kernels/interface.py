@@ -1,7 +1,7 @@
 """The seam between the runner and a kernel set. Inputs are arrays on the host; a set copies them if it must."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -89,6 +89,11 @@ class WeightChange:
     def rank(self) -> int:
         """The rank of a product; 0 if there is none, or a whole matrix."""
         return 0 if self.down is None else int(self.down.shape[0])
+
+    def of_rows(self, start: int, stop: int) -> "WeightChange":
+        """Returns what it adds to some rows of the product."""
+        parts = {name: getattr(self, name) for name in ("up", "stretch", "shift")}
+        return replace(self, **{name: None if part is None else part[start:stop] for name, part in parts.items()})
 
     @property
     def is_zero(self) -> bool:

@@ -2,8 +2,10 @@
 
 import re
 import time
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from appliance.base.hashing import sha256_json
@@ -20,6 +22,7 @@ from appliance.layers.program import CompiledDecoder
 from appliance.loading.base_weights import BaseWeights
 from appliance.loading.inventory import take_inventory
 from appliance.loading.random_tensors import RandomTensors
+from appliance.loading.sharded_weights import ShardedWeights, share_of
 from appliance.loading.weights import DecoderWeights, Progress
 from appliance.models.adapter_places import AdapterPlaces
 from appliance.models.adapters import place_filter, trained_weights
@@ -29,9 +32,12 @@ from appliance.program.operators import StepProgram
 
 
 class LoadedModel(NamedTuple):
+    """A bound model. parts: the rows of logical weights that adapters change, where a rank has some only."""
+
     executable: Executable
     weights: WeightsReport
     adapters: AdapterPlaces | None = None  # None: the plan has no places for adapters
+    parts: Mapping[str, tuple[int, int]] = MappingProxyType({})
 
 
 def load_model(
@@ -56,15 +62,16 @@ def load_model(
     compiled = described.stored_as({name: item.form for name, item in inventory.items()}).compiled
     with _source(facts, described, plan.model.seed) as reader:
         weights = DecoderWeights(compiled, inventory, reader, execution.limits.max_model_len, progress)
-        packed = packed_cache(plan, facts, weights, cache)
-        started = time.monotonic()
         adapted, places = _adapted(plan, facts, compiled)
-        executable = kernel_set.bind(compiled.program, weights, execution, packed, adapted)
+        share = share_of(compiled.program, adapted, weights, execution)
+        packed = packed_cache(plan, facts, share.weights, cache)
+        started = time.monotonic()
+        executable = kernel_set.bind(share.program, share.weights, execution, packed, share.adapted)
     if packed is not None and packed.report is not None:
-        return LoadedModel(executable, packed.report, places)
+        return LoadedModel(executable, packed.report, places, share.parts)
     seconds, size = time.monotonic() - started, executable.memory_bytes.get("weights", 0)
     report = WeightsReport(origin="checkpoint", seconds=seconds, size_bytes=size, reason="they are not to be kept")
-    return LoadedModel(executable, report, places)
+    return LoadedModel(executable, report, places, share.parts)
 
 
 def load_head(
@@ -105,7 +112,7 @@ def _source(facts: ModelFacts, described: Described, seed: int) -> AbstractConte
 
 
 def packed_cache(
-    plan: EnginePlan, facts: ModelFacts, weights: DecoderWeights, folder: Path | None
+    plan: EnginePlan, facts: ModelFacts, weights: DecoderWeights | ShardedWeights, folder: Path | None
 ) -> PackedCache | None:
     """Returns the cache of these packed weights; None if the plan or the caller keeps none."""
     loading = plan.loading

@@ -24,10 +24,11 @@ _TYPES: dict[str, Literal["f32", "bf16"]] = {"float32": "f32", "bfloat16": "bf16
 
 @dataclass(frozen=True)
 class PlannedAdapters:
-    """The plan of adapters, and the program with places for them."""
+    """The plan of adapters, and the program with places for them: that of one rank, and that of all together."""
 
     plan: AdaptersPlan
     program: PlannedProgram
+    whole: PlannedProgram
 
     @property
     def slot_bytes(self) -> int:
@@ -36,6 +37,7 @@ class PlannedAdapters:
     def items(self) -> tuple[MemoryItem, MemoryItem]:
         """Returns the memory of the slots, and of the adapters that are kept to be put into them."""
         count, kept, size = num_adapter_slots(self.plan.max_loras), self.plan.max_cpu_loras, self.slot_bytes
+        whole = adapter_slot_bytes(self.whole.program.operators, self.plan.dtype)
         each = f"{format_size(size)} (rank {self.plan.max_rank} at {self.plan.num_modules} weights, {self.plan.dtype})"
         return (
             MemoryItem(
@@ -43,14 +45,20 @@ class PlannedAdapters:
                 size_bytes=count * size,
                 formula=f"{count} slots x {each}, of which one is to check new adapters",
             ),
-            MemoryItem(name="kept_adapters", size_bytes=kept * size, formula=f"up to {kept} adapters x {each}"),
+            MemoryItem(name="kept_adapters", size_bytes=kept * whole, formula=f"up to {kept} adapters x {each}"),
         )
 
 
 def plan_adapters(
-    inputs: PlanInputs, program: PlannedProgram, pooling: PoolingPlan | None, max_model_len: int, ledger: Ledger
+    inputs: PlanInputs,
+    program: PlannedProgram,
+    num_ranks: int,
+    pooling: PoolingPlan | None,
+    max_model_len: int,
+    ledger: Ledger,
 ) -> PlannedAdapters | None:
-    """Returns None if the spec has no section, or adapters cannot be had with this model here."""
+    """Plans them for the ranks of a whole program. Returns None if the spec has no section, or adapters cannot be had
+    with this model here."""
     spec = inputs.spec.lora
     if spec is None or _obstacle(program, pooling, ledger) or not program.described.spec.weights:
         return None
@@ -74,7 +82,7 @@ def plan_adapters(
     changed = replace(program, described=program.described._replace(compiled=compiled))
     plan = _plan(spec, inputs, program, len(shapes), ledger)
     plan = msgspec.structs.replace(plan, also=also, whole=tuple(sorted(wanted.whole)))
-    return PlannedAdapters(plan, changed)
+    return PlannedAdapters(plan, changed.share(num_ranks), changed)
 
 
 def _obstacle(program: PlannedProgram, pooling: PoolingPlan | None, ledger: Ledger) -> bool:

@@ -34,7 +34,7 @@ from appliance.plan.memory import MemoryNeeds, plan_memory
 from appliance.plan.model import plan_model
 from appliance.plan.modelling import Modelled, plan_modelling
 from appliance.plan.overrides import with_config_overrides
-from appliance.plan.parallel import plan_parallel
+from appliance.plan.parallel import plan_parallel, share_program
 from appliance.plan.pooling import described_pooling, plan_pooling
 from appliance.plan.precision import plan_precision
 from appliance.plan.screen import request_screen
@@ -81,12 +81,12 @@ def run_passes(inputs: PlanInputs) -> Outcome:
     head = find_head(inputs, ledger)
     modelled, described, pooling = _describe(inputs, context.limit, head, ledger)
     parallel = plan_parallel(inputs, ledger)
-    selection = select_kernel_set(inputs, modelled, ledger)
-    precision, program = plan_precision(inputs, described, selection.chosen, ledger)
+    chosen = (selection := select_kernel_set(inputs, modelled, ledger)).chosen
+    precision, whole = plan_precision(inputs, described, chosen, ledger)
+    program = share_program(whole, parallel, ledger)
     kernels = plan_kernels(inputs, selection, program, precision, ledger)
     scheduler, speculation = _plan_steps(inputs, context, pooling, ledger)
-    block_size = plan_block_size(inputs, selection.chosen, ledger)
-    drafting = DraftingSizes(context.limit, scheduler, block_size, kernels.num_threads)
+    block_size = plan_block_size(inputs, chosen, ledger)
     needs = MemoryNeeds(
         precision=precision,
         program=program,
@@ -98,8 +98,10 @@ def run_passes(inputs: PlanInputs) -> Outcome:
         screen=request_screen(inputs, program, precision, ledger),
         graphs=plan_graphs(inputs, selection.chosen, scheduler, ledger),
         speculation=speculation,
-        adapters=plan_adapters(inputs, program, pooling, context.limit, ledger),
-        draft_model=plan_draft_model(inputs, drafting, selection.chosen, head, ledger),
+        adapters=plan_adapters(inputs, whole, program.num_ranks, pooling, context.limit, ledger),
+        draft_model=plan_draft_model(
+            inputs, DraftingSizes(context.limit, scheduler, block_size, kernels.num_threads), chosen, head, ledger
+        ),
     )
     planned = plan_memory(inputs, needs, ledger)
     check_compatibility(inputs, ledger)

@@ -10,6 +10,7 @@ from appliance.catalog.kernel_sets import KERNEL_SETS, MODELLING, KernelSetFacts
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
 from appliance.plan.modelling import Modelled
+from appliance.plan.parallel import threads_of_rank
 from appliance.plan.program import PlannedProgram
 from appliance.plan.types import KernelChoice, KernelPlan, PrecisionPlan
 from appliance.program.operators import OPERATORS, Operator, PagedAttention
@@ -168,7 +169,9 @@ def _num_threads(inputs: PlanInputs, ledger: Ledger) -> int:
     wanted, path, cpu = inputs.spec.hardware.num_threads, "hardware.num_threads", inputs.facts.cpu
     if wanted == "auto":
         reason = "physical cores that affinity and cgroup allow; a second thread a core shares its vector units"
-        return ledger.decide("kernels.num_threads", cpu.num_cores, "hardware", reason)
+        each = threads_of_rank(inputs)
+        reason = reason if each == cpu.num_cores else f"a rank's share of {cpu.num_cores} cores"
+        return ledger.decide("kernels.num_threads", each, "hardware", reason)
     if wanted > cpu.num_threads:
         message = f"{wanted} threads on {cpu.num_threads} CPUs that this process may use would wait for each other"
         ledger.refuse(path, "plan/threads", message, allowed=f"auto, or 1 to {cpu.num_threads}", hint="write auto")

@@ -150,7 +150,7 @@ def _device(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> _Device:
     tensor, stages = needs.parallel.tensor, needs.parallel.pipeline
     kernels = needs.program.kernels
     sizes = kv_sizes(needs.program.program, needs.precision.kv_dtype, kernels)
-    ranks = tensor * stages
+    ranks = tensor * stages // needs.program.num_ranks  # among which what the program says is still divided
     return _Device(
         total=total,
         budget=int(total * share),
@@ -196,6 +196,8 @@ def _weights(needs: MemoryNeeds) -> MemoryItem:
     tensors = sum(plan.num_tensors for plan in needs.precision.weights)
     planned = sum(plan.planned_bytes for plan in needs.precision.weights)
     ranks = needs.parallel.tensor * needs.parallel.pipeline
+    if needs.program.num_ranks > 1:
+        return _share_of_weights(needs, tensors, planned)
     ropes = needs.program.described.compiled.ropes.values() if needs.program.kernels.runs == "programs" else ()
     tables = rope_tables_bytes(ropes, needs.context.limit)
     biases = bias_tables_bytes(needs.program.program, needs.context.limit)
@@ -204,6 +206,21 @@ def _weights(needs: MemoryNeeds) -> MemoryItem:
     parts += [f"+ rotary tables {format_size(tables)}"] if tables else []
     parts += [f"+ position biases {format_size(biases)}"] if biases else []
     return MemoryItem(name="weights", size_bytes=-(-planned // ranks) + tables + biases, formula=" ".join(parts))
+
+
+def _share_of_weights(needs: MemoryNeeds, tensors: int, planned: int) -> MemoryItem:
+    """Returns the weights of the first rank, and the tables that every rank computes."""
+    tables = rope_tables_bytes(needs.program.described.compiled.ropes.values(), needs.context.limit)
+    tables += bias_tables_bytes(needs.program.program, needs.context.limit)
+    own = sum(needs.program.sizes.values())
+    formula = (
+        f"of {tensors} tensors {format_size(planned)}, {format_size(own)} for one of {needs.program.num_ranks} ranks"
+    )
+    return MemoryItem(
+        name="weights",
+        size_bytes=own + tables,
+        formula=f"{formula} + tables {format_size(tables)}" if tables else formula,
+    )
 
 
 def _screen(request: ScreenRequest | None) -> tuple[MemoryItem, ...]:
@@ -243,7 +260,14 @@ def _step_items(inputs: PlanInputs, needs: MemoryNeeds) -> tuple[MemoryItem, ...
         size_bytes=max(workspace_bytes(each, step, quantize_activations=quantize, kv_dtype=kv_dtype) for each in runs),
         formula=workspace_formula(program, step),
     )
-    return activations, workspace
+    if needs.program.num_ranks == 1:
+        return activations, workspace
+    shared = MemoryItem(
+        name="shared_activations",
+        size_bytes=activation_bytes(runs[-1].shared_liveness, step, element),
+        formula="columns that each rank computes and all read; once for all ranks",
+    )
+    return activations, shared, workspace
 
 
 def _limits(needs: MemoryNeeds) -> StepLimits:

@@ -3,14 +3,15 @@
 from appliance.catalog.kernel_sets import DeviceKind
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import Ledger
+from appliance.plan.program import PlannedProgram
 from appliance.plan.types import ParallelPlan
+from appliance.program.cuts import UncutError
 
 RULE = "plan/parallelism"
 
 
 def plan_parallel(inputs: PlanInputs, ledger: Ledger) -> ParallelPlan:
     spec = inputs.spec.parallelism
-    _check_tensor(inputs, ledger)
     _check_pipeline(inputs, ledger)
     _check_devices(inputs, ledger)
     return ParallelPlan(
@@ -18,30 +19,42 @@ def plan_parallel(inputs: PlanInputs, ledger: Ledger) -> ParallelPlan:
         pipeline=ledger.take("parallel.pipeline", "parallelism.pipeline", spec.pipeline),
         data=ledger.take("parallel.data", "parallelism.data", spec.data),
         expert=spec.expert,
+        distributed_timeout_s=float(spec.distributed_timeout),
     )
 
 
-def _check_tensor(inputs: PlanInputs, ledger: Ledger) -> None:
-    ranks, geometry = inputs.spec.parallelism.tensor, inputs.model.geometry
-    wholes = {
-        "attention heads": geometry.num_heads,
-        "intermediate size": geometry.intermediate_size,
-    }
-    broken = [f"{size:,} {name}" for name, size in wholes.items() if size % ranks]
-    if geometry.num_kv_heads % ranks and ranks % geometry.num_kv_heads:
-        broken.append(f"{geometry.num_kv_heads} KV heads")
-    if broken:
-        message = f"{ranks} tensor ranks cannot share {', '.join(broken)} evenly"
-        possible = [n for n in range(1, geometry.num_heads + 1) if _divides(n, inputs)]
+def share_program(program: PlannedProgram, parallel: ParallelPlan, ledger: Ledger) -> PlannedProgram:
+    """Returns what the first rank has of a program. Refuses more ranks than its heads and columns allow, and kernel
+    sets that run one."""
+    ranks, kernels = parallel.tensor, program.kernels
+    if ranks == 1:
+        return program
+    if not kernels.can_share:
+        message = f"the kernel set {kernels.name} runs one rank in this version, and parallelism.tensor is {ranks}"
+        ledger.refuse("parallelism.tensor", RULE, message, allowed="1", hint="write tensor: 1")
+    try:
+        shared = program.share(ranks)
+    except UncutError as error:
+        possible = [n for n in range(1, ranks) if _can_share(program, n)]
+        message = f"{ranks} tensor ranks cannot share this model: {error}"
         ledger.refuse(
-            "parallelism.tensor", RULE, message, allowed=", ".join(map(str, possible)), hint="write a divisor of both"
+            "parallelism.tensor", RULE, message, allowed=", ".join(map(str, possible)), hint=f"write {possible[-1]}"
         )
+        return program
+    own, whole = sum(shared.sizes.values()), sum(program.sizes.values())
+    reason = (
+        f"each computes its rows and heads whole, so tokens are those of one rank; {own / whole:.0%} of the weights"
+    )
+    ledger.decide("parallel.share", round(own / whole, 3), "computed", reason)
+    return shared
 
 
-def _divides(ranks: int, inputs: PlanInputs) -> bool:
-    geometry = inputs.model.geometry
-    shares_kv = geometry.num_kv_heads % ranks == 0 or ranks % geometry.num_kv_heads == 0
-    return geometry.num_heads % ranks == 0 and geometry.intermediate_size % ranks == 0 and shares_kv
+def _can_share(program: PlannedProgram, ranks: int) -> bool:
+    try:
+        program.share(ranks)
+    except UncutError:
+        return False
+    return True
 
 
 def _check_pipeline(inputs: PlanInputs, ledger: Ledger) -> None:
@@ -56,13 +69,20 @@ def _check_devices(inputs: PlanInputs, ledger: Ledger) -> None:
     wanted, device = spec.tensor * spec.pipeline * spec.data, inputs.profile.device
     there = num_devices(inputs)
     if wanted > there:
-        kind = "memory domains" if device == "cpu" else "accelerators"
+        kind = "cores that it may use" if device == "cpu" else "accelerators"
         message = f"{wanted} ranks need {wanted} devices, and {inputs.facts.name} has {there} ({kind})"
         path = next((name for name in ("tensor", "pipeline", "data") if getattr(spec, name) > 1), "tensor")
         ledger.refuse(f"parallelism.{path}", RULE, message, hint=f"tensor x pipeline x data of at most {there}")
 
 
 def num_devices(inputs: PlanInputs) -> int:
-    """Devices that could each hold a rank. A CPU has one a NUMA node."""
+    """Returns how many devices could each hold a rank. A CPU has one a core."""
     device: DeviceKind = inputs.profile.device
-    return max(1, inputs.facts.cpu.num_numa_nodes) if device == "cpu" else len(inputs.facts.accelerators)
+    return max(1, inputs.facts.cpu.num_cores) if device == "cpu" else len(inputs.facts.accelerators)
+
+
+def threads_of_rank(inputs: PlanInputs) -> int:
+    """Returns the cores of a machine's CPU that each rank on it has."""
+    spec = inputs.spec.parallelism
+    ranks = spec.tensor * spec.pipeline * spec.data if inputs.profile.device == "cpu" else 1
+    return max(1, inputs.facts.cpu.num_cores // ranks)

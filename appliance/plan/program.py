@@ -2,8 +2,10 @@
 
 import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
+
+import msgspec
 
 from appliance.catalog.formats import F32, WeightForm
 from appliance.catalog.kernel_sets import KernelSetFacts
@@ -14,11 +16,14 @@ from appliance.plan.weights import (
     GroupSize,
     Weight,
     sizes_by_group,
+    weight_bytes,
 )
 from appliance.program.arena import Liveness
 from appliance.program.fusion import gates_of_linears, is_input_of_linear
 from appliance.program.head import screened_head
 from appliance.program.operators import Linear, Operator, StepProgram
+from appliance.program.shard_layout import Shard
+from appliance.program.sharding import shard_program
 from appliance.program.slots import Extent
 from appliance.program.work import WeightSize
 
@@ -42,6 +47,27 @@ class PlannedProgram:
     forms: Forms
     kernels: KernelSetFacts
     sizes: Mapping[str, int]  # bytes as the kernel set keeps them
+    num_ranks: int = 1  # it is what the first of so many ranks has, and no rank has more
+
+    def share(self, num_ranks: int) -> "PlannedProgram":
+        """Returns what the first of several ranks has of it. Raises UncutError if ranks cannot share it."""
+        if num_ranks == 1 or self.is_outline:
+            return self
+        sharded = shard_program(self.program, Shard(0, num_ranks))
+        compiled = msgspec.structs.replace(self.described.compiled, program=sharded.program)
+        weights: dict[str, Weight] = {}
+        for name in sharded.program.matrices() | sharded.program.vectors():
+            source, rows = sharded.rows.get(name, (name, None))
+            if source in self.weights:
+                whole = self.weights[source]
+                weights[name] = whole if rows is None else whole.some_rows(name, rows)
+        vectors = sharded.program.vectors()
+        sizes = {
+            name: weight_bytes(weight, self.forms, self.kernels, is_vector=name in vectors)
+            for name, weight in weights.items()
+        }
+        described = self.described._replace(compiled=compiled)
+        return replace(self, described=described, weights=weights, sizes=sizes, num_ranks=num_ranks)
 
     @property
     def program(self) -> StepProgram:
@@ -54,7 +80,12 @@ class PlannedProgram:
 
     @functools.cached_property
     def liveness(self) -> Liveness:
-        return Liveness.of(self.program)
+        return Liveness.of(self.program).private(self.program)
+
+    @functools.cached_property
+    def shared_liveness(self) -> Liveness:
+        """Of the activations that ranks share."""
+        return Liveness.of(self.program).shared(self.program)
 
     @functools.cached_property
     def operators(self) -> Mapping[type[Operator], tuple[Operator, ...]]:

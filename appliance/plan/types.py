@@ -349,6 +349,7 @@ class ParallelPlan(msgspec.Struct, frozen=True, kw_only=True):
     pipeline: int
     data: int
     expert: bool
+    distributed_timeout_s: float = 60.0
 
 
 class RestartPlan(msgspec.Struct, frozen=True, kw_only=True):

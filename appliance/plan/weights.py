@@ -16,6 +16,7 @@ from appliance.layers.spec import WeightSource
 from appliance.models.describe import Described
 from appliance.models.tensors import is_ignored, shape_of
 from appliance.plan.types import PrecisionPlan, WeightPlan
+from appliance.program.shard_layout import Rows
 
 Group = tuple[str, TensorRole]  # a stored type in a role: what a row of the plan is about
 Forms = Mapping[Group, WeightForm]
@@ -44,6 +45,15 @@ class Weight(NamedTuple):
     @property
     def columns(self) -> int | None:
         return self.parts[0].columns
+
+    def some_rows(self, name: str, rows: Rows) -> "Weight":
+        """Returns so many of its rows, as a weight of another name."""
+        found, before = list[WeightPart](), 0
+        for part in self.parts:
+            kept = sum(max(0, min(stop, before + part.rows) - max(start, before)) for start, stop in rows)
+            found += [part._replace(rows=kept)] if kept else []
+            before += part.rows
+        return Weight(name, self.role, tuple(found), self.copies)
 
     def groups(self) -> Iterator[Group]:
         return ((part.tensor.storage, self.role) for part in self.parts)

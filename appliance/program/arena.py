@@ -1,11 +1,13 @@
 """Places the activation slots in one arena: slots whose lifetimes do not overlap share memory."""
 
 from collections.abc import Callable, Mapping
+from itertools import accumulate
 from typing import NamedTuple
 
 import msgspec
 
 from appliance.program.operators import StepProgram
+from appliance.program.ranks import Gather, Meet
 from appliance.program.slots import Extent, Slot
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector
@@ -41,8 +43,8 @@ class Liveness(msgspec.Struct, frozen=True):
         last: dict[int, int] = {}
         for position, operator in enumerate(program.operators):
             for slot in operator.slots():
-                first.setdefault(slot.index, position)
-                last[slot.index] = position
+                first.setdefault(slot.buffer.index, position)
+                last[slot.buffer.index] = position
         for kept in (program.logits, program.kept):
             if kept is not None:
                 last[kept.index] = len(program.operators)
@@ -52,6 +54,19 @@ class Liveness(msgspec.Struct, frozen=True):
             last.setdefault(program.given.index, 0)
         slots = tuple(slot for slot in program.slots if slot.index in first)
         return cls(slots, {index: (first[index], last[index]) for index in first})
+
+    def private(self, program: StepProgram) -> "Liveness":
+        """Returns the slots that a rank has for itself: all of a program of one rank."""
+        return Liveness(tuple(slot for slot in self.slots if slot.index not in program.shared), self.lifetimes)
+
+    def shared(self, program: StepProgram) -> "Liveness":
+        """Returns the slots that ranks share, with lifetimes in meetings of all ranks: between two of these, one rank
+        may write what another reads."""
+        meetings = list(accumulate(isinstance(op, Gather | Meet) for op in program.operators))
+        at = [0, *meetings, len(meetings)]  # before each operator; logits and what is kept outlive all
+        slots = tuple(slot for slot in self.slots if slot.index in program.shared)
+        lifetimes = {slot.index: tuple(at[place] for place in self.lifetimes[slot.index]) for slot in slots}
+        return Liveness(slots, {index: (first, last) for index, (first, last) in lifetimes.items()})
 
     def peak(self, extent: Extent) -> Peak:
         """Returns the peak of an extent. It is always at the start of some slot's lifetime."""
@@ -86,5 +101,10 @@ class Liveness(msgspec.Struct, frozen=True):
 
 
 def plan_arena(program: StepProgram, rows: Mapping[Extent, int]) -> Arena:
-    """Returns the arena for the given number of rows of each extent."""
-    return Liveness.of(program).arena(lambda slot: slot.row_bytes * rows[slot.extent])
+    """Returns the arena for the given number of rows of each extent; a rank has what is shared elsewhere."""
+    return Liveness.of(program).private(program).arena(lambda slot: slot.row_bytes * rows[slot.extent])
+
+
+def plan_shared_arena(program: StepProgram, rows: Mapping[Extent, int]) -> Arena:
+    """Returns the arena that all ranks of a program share, which is the same for each of them."""
+    return Liveness.of(program).shared(program).arena(lambda slot: slot.row_bytes * rows[slot.extent])

@@ -17,6 +17,7 @@ import msgspec
 from appliance.program.adapters import AdapterEmbed, AdapterExperts, AdapterLinear
 from appliance.program.attention import HeadLinear, ScaleByPosition
 from appliance.program.caches import KvLayout, KvShape
+from appliance.program.ranks import Gather, Meet
 from appliance.program.record import ActivationKind, LearnedActivationKind, NormKind, Record
 from appliance.program.routing import ChooseExperts, Experts, GatedAdd
 from appliance.program.slots import Slot, Span
@@ -350,7 +351,7 @@ Operator = (
     | Add | GatherRows | SoftCap | ChooseExperts | Experts | GatedAdd | ScaleByPosition | HeadLinear
     | ShortConv | GatedDelta | StateSpace | Scale | WholeAttention | MeanRows
     | ScaleByWeight | GaussianTopK | MixStreams | CorrectStreams | MatchMagnitude | Copy | RgLru
-    | AdapterLinear | AdapterEmbed | AdapterExperts
+    | AdapterLinear | AdapterEmbed | AdapterExperts | Gather | Meet
 )  # fmt: skip
 OPERATORS: tuple[type[Operator], ...] = typing.get_args(Operator)  # by their number in the ABI; new ones come last
 
@@ -360,6 +361,7 @@ class StepProgram(msgspec.Struct, frozen=True):
     `caches` and `states` by number.
 
     kept: a slot that can be read after a step, like the logits. given: an f32 slot of tokens that is filled before it.
+    shared: of the program of one of several ranks, the slots of which each rank writes columns of its own.
     """
 
     operators: tuple[Operator, ...]
@@ -369,6 +371,7 @@ class StepProgram(msgspec.Struct, frozen=True):
     states: tuple[StateShape, ...] = ()
     kept: Slot | None = None
     given: Slot | None = None
+    shared: frozenset[int] = frozenset()
 
     def kv_layout(self) -> KvLayout:
         """Returns which caches share block tables."""

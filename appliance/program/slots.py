@@ -19,12 +19,22 @@ class Extent(enum.StrEnum):
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """An activation buffer [rows(extent), width]. Binding decides which slots share memory (by liveness)."""
+    """An activation buffer [rows(extent), width]. Binding decides which slots share memory (by liveness).
+
+    base: the slot of which it is the columns from `start` on; None for a buffer of its own.
+    """
 
     index: int
     extent: Extent
     width: int
     dtype: SlotType = "f32"
+    base: "Slot | None" = None
+    start: int = 0
+
+    @property
+    def buffer(self) -> "Slot":
+        """The slot whose memory it is in: itself, or its base."""
+        return self if self.base is None else self.base
 
     @property
     def row_bytes(self) -> int:

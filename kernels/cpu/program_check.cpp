@@ -1,6 +1,7 @@
 #include <initializer_list>
 
 #include "program.h"
+#include "ranks.h"
 #include "screen.h"
 #include "states.h"
 #include "status.h"
@@ -277,6 +278,8 @@ void check_operator(const appl_operator& op, const std::vector<KvLayer>& layers,
     case APPL_OP_GATED_DELTA: return check_gated_delta(op.as.gated_delta, states);
     case APPL_OP_STATE_SPACE: return check_state_space(op.as.state_space, states);
     case APPL_OP_RG_LRU: return check_rg_lru(op.as.rg_lru, states);
+    case APPL_OP_GATHER: check_span(op.as.meeting.x); return check_meeting(op.as.meeting);
+    case APPL_OP_MEET: return check_meeting(op.as.meeting);
     case APPL_OP_SCALE: return check_span(op.as.scale.x);
     case APPL_OP_SCALE_BY_WEIGHT: return check_weight_scale(op.as.weight_scale);
     case APPL_OP_GAUSSIAN_TOP_K: return check_span(op.as.top_k.x);
@@ -338,6 +341,7 @@ Written written_by(const appl_operator& op) {
     case APPL_OP_GATED_DELTA: return {{op.as.gated_delta.out, {}}, 1};
     case APPL_OP_STATE_SPACE: return {{op.as.state_space.out, {}}, 1};
     case APPL_OP_RG_LRU: return {{op.as.rg_lru.out, {}}, 1};
+    case APPL_OP_GATHER: return {{op.as.meeting.x, {}}, 1};
     default: return {{}, 0};
   }
 }

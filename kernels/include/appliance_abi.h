@@ -18,8 +18,9 @@ extern "C" {
 #endif
 
 #define APPL_PACKED_VERSION 2 /* increased when the panels of any weight change */
-#define APPL_ABI_VERSION 20
+#define APPL_ABI_VERSION 21
 #define APPL_MAX_STREAMS 8
+#define APPL_MAX_RANKS 63
 #define APPL_EXPORT __attribute__((visibility("default")))
 
 typedef enum {
@@ -27,6 +28,7 @@ typedef enum {
   APPL_INVALID_ARGUMENT = 1,
   APPL_OUT_OF_MEMORY = 2,
   APPL_UNSUPPORTED = 3,
+  APPL_RANK_FAILED = 4, /* another rank of the group failed or is late: none can go on */
 } appl_status;
 
 typedef enum {
@@ -355,6 +357,15 @@ typedef struct {
   int32_t reserved;
 } appl_rg_lru;
 
+/* APPL_OP_GATHER and APPL_OP_MEET: a rank waits until all others of its group are here as often as it is. `page`: memory that they share,
+ * zeroed at first, of 64 bytes for the group and 64 for each rank. x: columns that all ranks have written, each its own. */
+typedef struct {
+  appl_span x; /* of APPL_OP_GATHER */
+  void* page;
+  int32_t rank, num_ranks, timeout_ms;
+  int32_t reserved;
+} appl_meeting;
+
 typedef struct {
   int32_t kind; /* appl_operator_kind */
   int32_t reserved;
@@ -388,6 +399,7 @@ typedef struct {
     appl_adapter_linear adapter_linear;
     appl_adapter_embed adapter_embed;
     appl_adapter_experts adapter_experts;
+    appl_meeting meeting;
   } as;
 } appl_operator;
 

@@ -37,7 +37,9 @@ typedef enum {
   APPL_OP_ADAPTER_LINEAR = 31,    /* changes that adapters make to what a Linear gives */
   APPL_OP_ADAPTER_EMBED = 32,     /* changes that adapters make to token embeddings */
   APPL_OP_ADAPTER_EXPERTS = 33,   /* experts, with the changes that adapters make to each */
-  APPL_OP_COUNT = 34,
+  APPL_OP_GATHER = 34,            /* make the columns of all ranks known to each */
+  APPL_OP_MEET = 35,              /* wait for all ranks */
+  APPL_OP_COUNT = 36,
 } appl_operator_kind;
 
 #endif

@@ -33,7 +33,7 @@ BROKEN = (
     Broken(MODEL + "loading: {load_format: gguf}\n", "plan/format", "loading.load_format", 6, 24),
     Broken(MODEL + "loading: {load_format: safetensors}\n", "plan/format", "loading.load_format", 6, 24, "qwen"),
     Broken(MODEL + "parallelism: {tensor: 3}\n", "plan/parallelism", "parallelism.tensor", 6, 23),
-    Broken(MODEL + "parallelism: {tensor: 2}\n", "plan/not-built", "parallelism.tensor", 6, 23),
+    Broken(MODEL + "parallelism: {pipeline: 2}\n", "plan/not-built", "parallelism.pipeline", 6, 25),
     Broken(MODEL + "parallelism: {pipeline: 64}\n", "plan/parallelism", "parallelism.pipeline", 6, 25),
     Broken(MODEL + "parallelism: {data: 2}\n", "plan/not-built", "parallelism.data", 6, 21),
     Broken(MODEL + "hardware: {num_threads: 4096}\n", "plan/threads", "hardware.num_threads", 6, 25),

@@ -166,14 +166,14 @@ def test_rules_do_not_show_interpolated_values() -> None:
 
 def test_set_fields() -> None:
     loaded = load(
-        "parallelism: {tensor: 2, pipeline: 1}\nlora: {fully_sharded: true}\ncache: {dtype: auto}\nx-note: 1\n"
+        "parallelism: {pipeline: 2, tensor: 1}\nlora: {fully_sharded: true}\ncache: {dtype: auto}\nx-note: 1\n"
     )
     found = {each.path: each for each in iter_set_fields(loaded)}
     assert list(found)[-3:] == ["parallelism.pipeline", "cache.dtype", "lora.fully_sharded"]
-    assert not found["parallelism.tensor"].can_run
-    assert found["parallelism.pipeline"].can_run
+    assert not found["parallelism.pipeline"].can_run
+    assert found["parallelism.tensor"].can_run
     assert not found["lora.fully_sharded"].can_run
-    assert found["parallelism.tensor"].position == (6, 23)
+    assert found["parallelism.pipeline"].position == (6, 25)
     assert found["cache.dtype"].doc.vllm == "kv_cache_dtype"
 
 

@@ -165,12 +165,14 @@ def _plan_of(draft: DraftModelPlan, plan: EnginePlan) -> EnginePlan:
         kept_layers=None,
     )
     loading = msgspec.structs.replace(plan.loading, checkpoint_sha256=None)
+    parallel = msgspec.structs.replace(plan.parallel, tensor=1)  # the leader alone drafts
     kernels = msgspec.structs.replace(plan.kernels, screen_logits=False)
     return msgspec.structs.replace(
         plan,
         model=model,
         loading=loading,
         kernels=kernels,
+        parallel=parallel,
         precision=draft.precision,
         speculation=None,
         adapters=None,

@@ -6,8 +6,8 @@ from ctypes import POINTER, Structure, c_char_p, c_double, c_int32, c_uint64, c_
 from appliance.kernels.cpu.operator_structs import Operator
 from appliance.kernels.cpu.sampling_abi import SamplingCall
 
-INVALID_ARGUMENT = 1  # an appl_status
-ABI_VERSION = 20
+INVALID_ARGUMENT, RANK_FAILED = 1, 4  # of appl_status
+ABI_VERSION = 21
 
 LAYOUTS = {
     "f32": 0, "f16": 1, "bf16": 2, "int8": 3, "int4": 4, "int5": 5, "int6": 6,

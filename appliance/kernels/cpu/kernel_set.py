@@ -4,16 +4,18 @@ import contextlib
 import ctypes
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from appliance.kernels.cpu import abi
 from appliance.kernels.cpu.adapter_memory import AdapterMemory
+from appliance.kernels.cpu.addresses import Addresses
 from appliance.kernels.cpu.kv_memory import KvMemory
 from appliance.kernels.cpu.library import Library, load_level
 from appliance.kernels.cpu.memory import MappedMemory
 from appliance.kernels.cpu.operator_structs import Operator
-from appliance.kernels.cpu.records import Addresses, encode
+from appliance.kernels.cpu.records import encode
 from appliance.kernels.cpu.sampler import NativeSampler
 from appliance.kernels.cpu.screen import FEW_LOGITS, create_screen
 from appliance.kernels.cpu.state_memory import StateMemory
@@ -27,10 +29,11 @@ from appliance.kernels.layout import CanonicalWeight
 from appliance.kernels.logits import HostLogits, Logits
 from appliance.kernels.moving import HostMover
 from appliance.kernels.packed_cache import PackedCache
+from appliance.kernels.ranks import pages
 from appliance.kernels.sampling import SampledBatch, SamplingBatch
 from appliance.layers.adapters import plain_positions
 from appliance.program import operators as ops
-from appliance.program.arena import plan_arena
+from appliance.program.arena import plan_arena, plan_shared_arena
 from appliance.program.fusion import gates_of_linears, inputs_of_linears
 from appliance.program.roofline import program_work
 from appliance.program.slots import Extent, Slot
@@ -106,13 +109,13 @@ class CpuExecutable:
         self._states = StateMemory(limits.num_states, program.states)
         self._adapters = None if adapted is None else AdapterMemory(adapted, limits.max_loras, numerics.lora_dtype)
         # Slots live longer beside places for adapters, so where they lie then suits the program without them as well.
-        self._at = _place(adapted or program, limits, self._weights, self._adapters)
+        self._at = _place(adapted or program, execution, self._weights, self._adapters)
         self._program = self._create_program(program, native_limits, resources)
         self._adapted = self._program if adapted is None else self._create_program(adapted, native_limits, resources)
         library.functions.appl_program_share_workspace(self._program, self._adapted)
         shape = (limits.max_num_sampled, program.logits.width)
-        start = self._at.offsets[program.logits.index]
-        self._logits = self._at.arena.floats(start, shape[0] * shape[1]).reshape(shape)
+        memory, start = self._at.place(program.logits)
+        self._logits = memory.floats(start, shape[0] * shape[1]).reshape(shape)
         self._last_logits = HostLogits(self._logits)
         self._kept, self._given = self._rows_of(program.kept, limits), self._rows_of(program.given, limits)
         self._keeps_sampled = program.kept is not None and program.kept.extent is Extent.SAMPLED
@@ -124,7 +127,8 @@ class CpuExecutable:
         if slot is None:
             return None
         most = limits.max_num_sampled if slot.extent is Extent.SAMPLED else limits.max_num_batched_tokens
-        return self._at.arena.floats(self._at.offsets[slot.index], most * slot.width).reshape(most, slot.width)
+        memory, start = self._at.place(slot)
+        return memory.floats(start, most * slot.width).reshape(most, slot.width)
 
     def own(self, resources: contextlib.ExitStack) -> None:
         """Takes over the allocated resources; they are freed by `close`, or with this object."""
@@ -279,12 +283,18 @@ class CpuExecutable:
 
 
 def _place(
-    program: ops.StepProgram, limits: ExecutionLimits, weights: BoundWeights, adapters: AdapterMemory | None
+    program: ops.StepProgram, execution: Execution, weights: BoundWeights, adapters: AdapterMemory | None
 ) -> Addresses:
-    """Allocates the arena of the activations."""
+    """Allocates the arena of the activations, and maps the one that ranks share."""
+    limits, ranks = execution.limits, execution.ranks
     rows = {Extent.TOKENS: limits.max_num_batched_tokens, Extent.SAMPLED: limits.max_num_sampled}
     arena = plan_arena(program, rows)
-    return Addresses(MappedMemory(arena.size_bytes), arena.offsets, weights, adapters=adapters)
+    addresses = Addresses(MappedMemory(arena.size_bytes), arena.offsets, weights, adapters=adapters, ranks=ranks)
+    if ranks is None:
+        return addresses
+    shared = plan_shared_arena(program, rows)
+    memory = MappedMemory(shared.size_bytes, ranks.memory.map(ranks.arena_offset, pages(shared.size_bytes)))
+    return replace(addresses, shared=memory, shared_offsets=shared.offsets)
 
 
 def create_pool(library: Library, resources: contextlib.ExitStack, num_threads: int) -> ctypes.c_void_p:

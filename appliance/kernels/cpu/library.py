@@ -9,6 +9,7 @@ from appliance.base.native import build_hint, built_levels, library_path, rebuil
 from appliance.catalog.kernel_sets import KERNEL_SETS
 from appliance.kernels.cpu import abi
 from appliance.kernels.errors import BindError, ExecutableError, KernelSetError, StepError
+from appliance.kernels.ranks import RankError
 
 CPU_INFO = pathlib.Path("/proc/cpuinfo")
 
@@ -35,9 +36,11 @@ class Library:
         return bytes(self.functions.appl_last_error()).decode()
 
     def step_error(self, status: int) -> StepError | ExecutableError:
-        """Returns the error of a step that did not run: StepError for its inputs, else ExecutableError."""
-        kind = StepError if status == abi.INVALID_ARGUMENT else ExecutableError
-        return kind(self.last_error())
+        """Returns the error of a step that did not run: StepError for its inputs, RankError for another rank, else
+        ExecutableError."""
+        if status == abi.INVALID_ARGUMENT:
+            return StepError(self.last_error())
+        return (RankError if status == abi.RANK_FAILED else ExecutableError)(self.last_error())
 
     def check(self, status: int, context: str) -> None:
         """Raises BindError with the library's message unless `status` is 0."""

@@ -11,12 +11,12 @@ MADV_POPULATE_WRITE = 23  # linux/mman.h, since Linux 5.14; the mmap module does
 
 
 class MappedMemory:
-    """Zeroed, page-aligned, private memory, resident only once it is touched; `address` is valid until close."""
+    """Zeroed, page-aligned memory, resident only once it is touched; `address` is valid until close."""
 
-    def __init__(self, size_bytes: int) -> None:
-        """Maps the memory. Raises OSError if the system refuses it."""
+    def __init__(self, size_bytes: int, mapped: mmap.mmap | None = None) -> None:
+        """Maps the memory, or takes over what is `mapped`. Raises OSError if the system refuses it."""
         self.size_bytes = -(-max(size_bytes, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
-        self._map = mmap.mmap(-1, self.size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._map = mapped or mmap.mmap(-1, self.size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
 
     def prefault(self, offset: int, size_bytes: int) -> None:

@@ -252,6 +252,14 @@ class AdapterExperts(Structure):
     ]
 
 
+class Meeting(Structure):
+    _fields_ = [
+        ("x", Span),
+        ("page", c_void_p),
+        *((name, c_int32) for name in ("rank", "num_ranks", "timeout_ms", "reserved")),
+    ]
+
+
 class _Arguments(Union):
     _fields_ = [
         ("embed", Embed),
@@ -283,6 +291,7 @@ class _Arguments(Union):
         ("adapter_linear", AdapterLinear),
         ("adapter_embed", AdapterEmbed),
         ("adapter_experts", AdapterExperts),
+        ("meeting", Meeting),
     ]
 
 

@@ -1,63 +1,25 @@
 """Encodes operator records as the C structs of the ABI."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-
 from appliance.kernels.cpu import operator_structs as structs
-from appliance.kernels.cpu.adapter_memory import AdapterMemory
-from appliance.kernels.cpu.memory import MappedMemory
-from appliance.kernels.cpu.weights import BoundWeights
+from appliance.kernels.cpu.addresses import Addresses
 from appliance.kernels.errors import BindError
 from appliance.program import operators as ops
 from appliance.program.adapters import Adapted, AdapterEmbed, AdapterExperts, AdapterLinear
 from appliance.program.attention import HeadLinear, ScaleByPosition
+from appliance.program.ranks import Gather, Meet
 from appliance.program.routing import ChooseExperts, Experts, GatedAdd
 from appliance.program.slots import Slot, Span
 from appliance.program.states import GatedDelta, RgLru, ShortConv, StateSpace
 from appliance.program.streams import CorrectStreams, MatchMagnitude, MixStreams
 
 
-@dataclass(frozen=True, slots=True)
-class Addresses:
-    """The addresses of a bound program's slots and weights."""
-
-    arena: MappedMemory
-    offsets: Mapping[int, int]  # in the arena, by slot index
-    weights: BoundWeights
-    constants: list[np.ndarray] = field(default_factory=list)  # kept alive for the program, which reads them
-    adapters: AdapterMemory | None = None  # of a program with places for them
-
-    def slot(self, slot: Slot) -> int:
-        return self.arena.address + self.offsets[slot.index]
-
-    def matrix(self, name: str) -> int:
-        return self.weights.matrix(name)
-
-    def vector(self, name: str | None, size: int) -> int | None:
-        """Returns the address of an f32 [size] vector; None for no name. Raises BindError if it has another size."""
-        return None if name is None else self.weights.vector(name, size)
-
-    def numbers(self, values: Sequence[float]) -> int:
-        """Returns the address of the values in f32, which live as long as this object."""
-        self.constants.append(np.array(values, np.float32))
-        return int(self.constants[-1].ctypes.data)
-
-    def table(self, name: str, columns: int) -> np.ndarray:
-        """Returns an f32 [rows, columns] array that stays alive. Raises BindError for another number of columns."""
-        return self.weights.table(name, columns)
-
-    def rows(self, name: str, rows: int) -> np.ndarray:
-        """Returns an f32 [rows, columns] array that stays alive. Raises BindError for another number of rows."""
-        return self.weights.rows(name, rows)
-
-
 def _span(value: Span | Slot | None, at: Addresses) -> structs.Span:
     if value is None:
         return structs.Span()
-    span = Span(value, 0, value.width) if isinstance(value, Slot) else value
+    span = Span(value.buffer, value.start, value.width) if isinstance(value, Slot) else value
     slot = span.slot
     data = at.slot(slot) + 4 * span.start
     return structs.Span(data=data, stride=slot.width, width=span.width, extent=structs.EXTENTS[slot.extent])
@@ -338,6 +300,19 @@ def _maps(op: Adapted, at: Addresses) -> dict[str, int]:
     return {"widths": widths, "maps": maps, **sizes}
 
 
+def _meeting(op: Gather | Meet, at: Addresses) -> structs.Meeting:
+    ranks = at.ranks
+    if ranks is None:
+        raise BindError("a program of several ranks needs a group of them")
+    return structs.Meeting(
+        x=_span(op.x if isinstance(op, Gather) else None, at),
+        page=ranks.page_address,
+        rank=ranks.rank,
+        num_ranks=ranks.num_ranks,
+        timeout_ms=round(1000 * ranks.timeout_s),
+    )
+
+
 # By operator: the member of the union, and the function that fills it.
 _ENCODERS: Mapping[type[Any], tuple[str, Callable[[Any, Addresses], Any]]] = {
     ops.Embed: ("embed", _embed),
@@ -374,6 +349,8 @@ _ENCODERS: Mapping[type[Any], tuple[str, Callable[[Any, Addresses], Any]]] = {
     AdapterLinear: ("adapter_linear", _adapter_linear),
     AdapterEmbed: ("adapter_embed", _adapter_embed),
     AdapterExperts: ("adapter_experts", _adapter_experts),
+    Gather: ("meeting", _meeting),
+    Meet: ("meeting", _meeting),
 }
 
 

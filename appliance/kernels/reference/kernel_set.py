@@ -14,6 +14,7 @@ from appliance.kernels.interface import StepInputs, WeightChange
 from appliance.kernels.layout import ROUNDED_INPUT_LAYOUTS, CanonicalWeight
 from appliance.kernels.logits import HostLogits, Logits
 from appliance.kernels.packed_cache import PackedCache
+from appliance.kernels.ranks import Exchange
 from appliance.kernels.reference.attention import LayerCache
 from appliance.kernels.reference.caches import kv_caches
 from appliance.kernels.reference.moving import TensorMover
@@ -54,10 +55,11 @@ class ReferenceExecutable:
             if numerics.quantize_activations and weight.layout in ROUNDED_INPUT_LAYOUTS:
                 self._activation_groups[name] = weight.group_size or weight.in_features
         rows = {Extent.TOKENS: limits.max_num_batched_tokens, Extent.SAMPLED: limits.max_num_sampled}
-        self._buffers = {
-            slot.index: torch.zeros(rows[slot.extent], slot.width, dtype=_SLOT_DTYPES[slot.dtype])
-            for slot in program.slots
-        }
+        self._buffers = _buffers(program, rows)
+        self._exchange = None
+        if execution.ranks is not None:
+            widest = max((slot.width for slot in program.slots), default=0)
+            self._exchange = Exchange(execution.ranks, max(rows.values()), widest)
         self._lanes, self._caches, self._groups = kv_caches(program, execution)
         self._states = state_slots(program.states, limits.num_states)
 
@@ -82,6 +84,7 @@ class ReferenceExecutable:
             inputs,
             self._states,
             self._adapters,
+            self._exchange,
         )
         self._rows = {Extent.TOKENS: len(inputs.token_ids), Extent.SAMPLED: len(inputs.sampled_rows)}
         given = self._program.given
@@ -149,6 +152,17 @@ class ReferenceExecutable:
         self._weights, self._buffers, self._lanes, self._caches, self._states = {}, {}, [], [], []
 
 
+def _buffers(program: StepProgram, rows: Mapping[Extent, int]) -> dict[int, torch.Tensor]:
+    """Allocates the slots; those that are columns of others are views."""
+    found = {
+        slot.index: torch.zeros(rows[slot.extent], slot.width, dtype=_SLOT_DTYPES[slot.dtype])
+        for slot in program.slots
+        if slot.base is None
+    }
+    views = [slot for slot in program.slots if slot.base is not None]
+    return found | {slot.index: found[slot.buffer.index][:, slot.start : slot.start + slot.width] for slot in views}
+
+
 class _TorchStep(Step):
     def __init__(
         self,
@@ -160,7 +174,9 @@ class _TorchStep(Step):
         inputs: StepInputs,
         states: StateSlots,
         adapters: Mapping[int, Mapping[str, WeightChange]],
+        exchange: Exchange | None,
     ) -> None:
+        self.exchange = exchange
         self._buffers = buffers
         self._rows = {Extent.TOKENS: len(inputs.token_ids), Extent.SAMPLED: len(inputs.sampled_rows)}
         self.weights = weights

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import torch
 
 from appliance.kernels.interface import StatePieces, StepAdapters, WeightChange
+from appliance.kernels.ranks import Exchange
 from appliance.kernels.reference import adapters, routing, states
 from appliance.kernels.reference.activations import activate, xielu
 from appliance.kernels.reference.attention import LayerCache, attend, attend_whole
@@ -13,6 +14,7 @@ from appliance.kernels.reference.weights import quantize_activations
 from appliance.program import operators as ops
 from appliance.program.adapters import AdapterEmbed, AdapterExperts, AdapterLinear
 from appliance.program.attention import HeadLinear, ScaleByPosition
+from appliance.program.ranks import Gather, Meet
 from appliance.program.record import NormKind
 from appliance.program.routing import ChooseExperts, Experts, GatedAdd
 from appliance.program.slots import Extent, Slot, Span
@@ -39,6 +41,7 @@ class Step(Protocol):
     token_types: torch.Tensor
     adapters: Mapping[int, Mapping[str, WeightChange]]  # by slot
     step_adapters: StepAdapters | None
+    exchange: Exchange | None  # None: the program is of one rank
 
     def slot(self, slot: Slot) -> torch.Tensor: ...
 
@@ -304,6 +307,15 @@ def sequences_of(extent: Extent, step: Step) -> torch.Tensor:
     return torch.searchsorted(starts, tokens, right=True) - 1
 
 
+def gather(op: Gather, step: Step) -> None:
+    if step.exchange is not None:
+        step.exchange.gather(step.span(op.x).numpy(), op.starts)
+
+
+def meet(op: Meet, step: Step) -> None:
+    """Does nothing: the ranks of this set have activations of their own."""
+
+
 RUN: dict[type[Any], Callable[[Any, Step], None]] = {
     ops.Embed: embed,
     ops.RmsNorm: rms_norm,
@@ -339,4 +351,6 @@ RUN: dict[type[Any], Callable[[Any, Step], None]] = {
     AdapterLinear: adapter_linear,
     AdapterEmbed: adapter_embed,
     AdapterExperts: adapter_experts,
+    Gather: gather,
+    Meet: meet,
 }

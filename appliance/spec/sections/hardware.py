@@ -8,6 +8,7 @@ from appliance.spec.fields import Section, field
 from appliance.spec.scalars import (
     Auto,
     DottedPath,
+    Duration,
     Fraction,
     NonNegativeInt,
     Port,
@@ -109,7 +110,7 @@ class ParallelismSection(Section):
 
     doc: ClassVar[str] = "How the model is spread over devices and nodes."
 
-    tensor: PositiveInt = field(1, "Ranks that share each layer.", built_values=(1,), vllm="tensor_parallel_size")
+    tensor: PositiveInt = field(1, "Ranks that share each layer.", vllm="tensor_parallel_size")
     pipeline: PositiveInt = field(1, "Stages of consecutive layers.", built_values=(1,), vllm="pipeline_parallel_size")
     data: PositiveInt = field(1, "Replicas behind one service.", built_values=(1,), vllm="data_parallel_size")
     expert: bool = field(
@@ -122,8 +123,11 @@ class ParallelismSection(Section):
         "auto",
         "How ranks are started.",
         auto="uni for one rank, mp on one node, ray beyond",
-        built_values=("auto", "uni"),
+        built_values=("auto", "uni", "mp"),
         vllm="distributed_executor_backend",
+    )
+    distributed_timeout: Duration = field(
+        60.0, "Longest wait of a rank for another, after which the step fails.", vllm="distributed_timeout_seconds"
     )
     layer_partition: list[PositiveInt] = field(
         [], "Layers of each pipeline stage. Empty: an even split.", built=False, vllm="pp_layer_partition"

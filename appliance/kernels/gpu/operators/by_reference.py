@@ -6,6 +6,7 @@ import torch
 
 from appliance.kernels.gpu.step import DeviceStep
 from appliance.kernels.interface import StatePieces, StepAdapters, WeightChange
+from appliance.kernels.ranks import Exchange
 from appliance.kernels.reference.attention import LayerCache
 from appliance.kernels.reference.operators import RUN
 from appliance.program.operators import Operator
@@ -27,6 +28,7 @@ class _FloatView:
     caches: list[LayerCache]
     adapters: Mapping[int, Mapping[str, WeightChange]]
     step_adapters: StepAdapters | None
+    exchange: Exchange | None = None
 
     def __init__(self, step: DeviceStep) -> None:
         arrays, host = step.arrays, step.arrays.host

@@ -1,0 +1,107 @@
+"""What the leader of a group of ranks tells the others, and what they answer."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from appliance.kernels.interface import WeightChange
+from appliance.plan.types import EnginePlan
+
+
+class Array(NamedTuple):
+    """An array's type, shape and bytes."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes
+
+    @classmethod
+    def of(cls, array: np.ndarray) -> "Array":
+        return cls(array.dtype.str, array.shape, array.tobytes())
+
+    def array(self) -> np.ndarray:
+        return np.frombuffer(self.data, np.dtype(self.dtype)).reshape(self.shape)
+
+
+class Load(msgspec.Struct, frozen=True, tag=True):
+    """The first message, which says what to load. memory: the descriptor of the shared memory."""
+
+    plan: EnginePlan
+    rank: int
+    memory: int
+
+
+class RunStep(msgspec.Struct, frozen=True, tag=True):
+    """A step to run. arrays: by name their type, shape and place in the shared memory."""
+
+    arrays: dict[str, tuple[str, tuple[int, ...], int]]
+
+
+class CopyBlocks(msgspec.Struct, frozen=True, tag=True):
+    pairs: list[tuple[int, int]]
+
+
+class Prefault(msgspec.Struct, frozen=True, tag=True):
+    block: int
+
+
+class PutAdapter(msgspec.Struct, frozen=True, tag=True):
+    slot: int
+    changes: dict[str, dict[str, Array]]  # by weight, the fields of a WeightChange that are there
+
+    @classmethod
+    def of(cls, slot: int, changes: Mapping[str, WeightChange]) -> "PutAdapter":
+        fields = ("down", "up", "stretch", "shift")
+        packed = {
+            name: {each: Array.of(value) for each in fields if (value := getattr(change, each)) is not None}
+            for name, change in changes.items()
+        }
+        return cls(slot, packed)
+
+    def unpacked(self) -> dict[str, WeightChange]:
+        return {
+            name: WeightChange(**{each: array.array() for each, array in parts.items()})
+            for name, parts in self.changes.items()
+        }
+
+
+class DropAdapter(msgspec.Struct, frozen=True, tag=True):
+    slot: int
+
+
+class Close(msgspec.Struct, frozen=True, tag=True):
+    """End."""
+
+
+ToRank = Load | RunStep | CopyBlocks | Prefault | PutAdapter | DropAdapter | Close
+
+
+class Loading(msgspec.Struct, frozen=True, tag=True):
+    """How far a phase of the start is."""
+
+    phase: str
+    done: int
+    total: int
+
+
+class Loaded(msgspec.Struct, frozen=True, tag=True):
+    """The rank can run steps. memory_bytes: what it allocated, by purpose."""
+
+    memory_bytes: dict[str, int]
+
+
+class RankEnded(msgspec.Struct, frozen=True, tag=True):
+    """The rank ends. is_lasting: a new start would fail alike."""
+
+    reason: str
+    hint: str = ""
+    is_lasting: bool = False
+
+
+FromRank = Loading | Loaded | RankEnded
+
+TO_RANK = msgspec.msgpack.Decoder(ToRank)
+FROM_RANK = msgspec.msgpack.Decoder(FromRank)
+ENCODE = msgspec.msgpack.Encoder().encode

@@ -1,0 +1,74 @@
+"""The arrays of a step in memory that ranks share. There are two places, as a rank may still read the step before."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from appliance.engine.core.config import SchedulerConfig
+from appliance.engine.moving import SPARE_BLOCKS
+from appliance.kernels.errors import ExecutableError
+from appliance.kernels.interface import StatePieces, StepAdapters, StepInputs
+from appliance.kernels.ranks import PAGE_BYTES, SharedMemory, pages
+
+_LINE = 64
+_NESTED: Mapping[str, type[Any]] = {"states": StatePieces, "adapters": StepAdapters}
+Placed = dict[str, tuple[str, tuple[int, ...], int]]  # by name: type, shape, offset
+
+
+def step_bytes(config: SchedulerConfig) -> int:
+    """Returns the most bytes that the arrays of a step take, of both places together."""
+    groups = max(1, len(config.windows))
+    tokens, sequences = config.max_num_batched_tokens, config.max_num_seqs
+    blocks = -(-config.max_sequence_len // config.block_size) + SPARE_BLOCKS
+    numbers = tokens * (4 + groups) + sequences * (8 + groups * blocks) + 2 * config.max_num_sampled
+    numbers += 4 * (tokens + sequences) if config.num_snapshots is not None else 0
+    return 2 * pages(4 * numbers + _LINE * 32)
+
+
+class StepMemory:
+    def __init__(self, memory: SharedMemory, size_bytes: int) -> None:
+        """size_bytes: those of step_bytes."""
+        self._half = size_bytes // 2
+        self._map = memory.map(pages(PAGE_BYTES), size_bytes)
+        self._turn = 0
+
+    def put(self, inputs: StepInputs) -> Placed:
+        """Copies the arrays into the place whose turn it is. Raises ExecutableError if they are larger than planned."""
+        self._turn = 1 - self._turn
+        at, end, placed = self._turn * self._half, (self._turn + 1) * self._half, Placed()
+        for name, array in _arrays(inputs):
+            if at + array.nbytes > end:
+                raise ExecutableError("the arrays of a step are larger than any step of the plan")
+            target = np.frombuffer(self._map, array.dtype, array.size, at).reshape(array.shape)
+            target[...] = array
+            placed[name] = (array.dtype.str, array.shape, at)
+            at += -(-array.nbytes // _LINE) * _LINE
+        return placed
+
+    def get(self, placed: Placed) -> StepInputs:
+        """Returns a step whose arrays are those in the memory."""
+        found: dict[str, Any] = {}
+        for name, (dtype, shape, at) in placed.items():
+            array = np.frombuffer(self._map, np.dtype(dtype), int(np.prod(shape)), at).reshape(shape)
+            part, _, field = name.rpartition(".")
+            if part:
+                found.setdefault(part, {})[field] = array
+            else:
+                found[name] = array
+        nested = {name: kind(**found[name]) for name, kind in _NESTED.items() if name in found}
+        return StepInputs(**{**found, **nested})
+
+
+def _arrays(inputs: StepInputs) -> Iterator[tuple[str, np.ndarray]]:
+    """Yields the arrays of a step that are there. What finds few logits is left out: ranks compute all."""
+    for field in dataclasses.fields(StepInputs):
+        value = getattr(inputs, field.name)
+        if field.name in ("num_largest", "past"):
+            continue
+        if isinstance(value, np.ndarray):
+            yield field.name, value
+        elif field.name in _NESTED and value is not None:
+            for part in dataclasses.fields(value):
+                yield f"{field.name}.{part.name}", getattr(value, part.name)

@@ -1,0 +1,108 @@
+"""The memory that the ranks of one machine share, and how they wait for one another in it.
+
+Layout: a page of counters, 64 bytes each so that ranks do not disturb each other (kernels/cpu/ranks.h has the same);
+then the inputs of steps; then what a kernel set shares. The memory has no name in any file system: it goes to other
+processes as a file descriptor and is gone with the last of them.
+"""
+
+import ctypes
+import mmap
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from appliance.kernels.errors import ExecutableError
+
+MAX_RANKS = 63
+_LINE = 64
+PAGE_BYTES = _LINE * (MAX_RANKS + 1)  # the first line says whether a rank has failed
+_SPINS = 200  # looks at the counters before a rank gives its core away
+_PAUSE_S = 0.00005
+
+
+class RankError(ExecutableError):
+    """A rank failed, or did not come within the deadline: the group cannot go on."""
+
+
+class SharedMemory:
+    """Memory that several processes map. A child gets it by the number of its file descriptor."""
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        """Makes new memory, or takes over that of a descriptor."""
+        self.descriptor = os.memfd_create("ranks", 0) if descriptor is None else descriptor
+
+    def map(self, offset: int, size_bytes: int) -> mmap.mmap:
+        """Maps a range, which starts at a page; the memory grows as it must, with zeros. Raises OSError if the system
+        has no more."""
+        end = offset + size_bytes
+        if os.fstat(self.descriptor).st_size < end:
+            os.ftruncate(self.descriptor, end)
+        return mmap.mmap(self.descriptor, size_bytes, flags=mmap.MAP_SHARED, offset=offset)
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+
+def pages(size_bytes: int) -> int:
+    """Rounds up to whole pages."""
+    return -(-max(size_bytes, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
+class Ranks:
+    """One rank's view of the group."""
+
+    def __init__(self, memory: SharedMemory, rank: int, num_ranks: int, timeout_s: float, first_byte: int = 0) -> None:
+        """first_byte: where a kernel set's share begins, after the page and what the engine keeps."""
+        self.memory, self.rank, self.num_ranks, self.timeout_s = memory, rank, num_ranks, timeout_s
+        self.arena_offset = pages(PAGE_BYTES) + pages(first_byte)
+        self._map = memory.map(0, pages(PAGE_BYTES))
+        self.page_address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+        lines = np.frombuffer(self._map, np.uint32).reshape(-1, _LINE // 4)
+        self._failed, self._counters = lines[0], lines[1 : num_ranks + 1, 0]
+
+    def meet(self) -> None:
+        """Waits until every rank is here as often as this one. Raises RankError if one does not come."""
+        self._counters[self.rank] += 1
+        own, deadline, looks = self._counters[self.rank], time.monotonic() + self.timeout_s, 0
+        while ((self._counters - own).astype(np.int32) < 0).any():
+            self.check()
+            looks += 1
+            if looks > _SPINS:
+                time.sleep(_PAUSE_S)
+            if time.monotonic() > deadline:
+                late = ", ".join(map(str, np.flatnonzero((self._counters - own).astype(np.int32) < 0)))
+                self.fail()
+                raise RankError(f"rank {late} did not come within {self.timeout_s:g} s")
+
+    def fail(self) -> None:
+        """Ends every wait of the group."""
+        self._failed[0] = 1
+
+    def check(self) -> None:
+        """Raises RankError if a rank has failed."""
+        if self._failed[0]:
+            raise RankError("a rank failed")
+
+
+class Exchange:
+    """Gathers columns through shared memory, for kernel sets whose activations are not in it."""
+
+    def __init__(self, ranks: Ranks, max_rows: int, max_width: int) -> None:
+        self._ranks = ranks
+        self._map = ranks.memory.map(ranks.arena_offset, pages(4 * max_rows * max_width))
+
+    def gather(self, columns: np.ndarray, starts: Sequence[int]) -> None:
+        """Fills f32 columns [rows, width] that other ranks have computed: rank r those from starts[r] on."""
+        there = self._like(columns)
+        begin, end = starts[self._ranks.rank], starts[self._ranks.rank + 1]
+        there[:, begin:end] = columns[:, begin:end]
+        self._ranks.meet()
+        columns[:] = there
+        self._ranks.meet()  # before the next columns are written
+
+    def _like(self, columns: np.ndarray) -> np.ndarray[Any, np.dtype[np.float32]]:
+        rows, width = columns.shape
+        return np.frombuffer(self._map, np.float32, rows * width).reshape(rows, width)

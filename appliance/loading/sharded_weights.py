@@ -1,0 +1,127 @@
+"""The weights of one rank: some rows of those of a whole model, read from the checkpoint and no others."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from appliance.base.hashing import sha256_json
+from appliance.kernels.execution import Execution
+from appliance.kernels.layout import CanonicalWeight, WeightPieces
+from appliance.loading.weights import DecoderWeights
+from appliance.program.operators import StepProgram
+from appliance.program.shard_layout import Rows, Shard, ShardLayout
+from appliance.program.sharding import ShardedProgram, shard_program
+
+
+class BoundShare(NamedTuple):
+    """What a rank binds: its programs and weights, or those of the whole model. parts: as in ShardedProgram."""
+
+    program: StepProgram
+    adapted: StepProgram | None
+    weights: "DecoderWeights | ShardedWeights"
+    parts: Mapping[str, tuple[int, int]]
+
+
+def share_of(
+    program: StepProgram, adapted: StepProgram | None, weights: DecoderWeights, execution: Execution
+) -> BoundShare:
+    """Returns the share of the rank that the execution names; without ranks all. Raises UncutError."""
+    ranks = execution.ranks
+    if ranks is None:
+        return BoundShare(program, adapted, weights, {})
+    shard = Shard(ranks.rank, ranks.num_ranks)
+    layout = ShardLayout(adapted or program, shard)
+    with_places = None if adapted is None else shard_program(adapted, shard, layout)
+    own = shard_program(program, shard, layout)
+    # Views and twins of one program are slots of the other as well, so both know all of them.
+    slots, shared = layout.slots, layout.shared
+    programs = [
+        None if each is None else msgspec.structs.replace(each.program, slots=slots, shared=shared)
+        for each in (own, with_places)
+    ]
+    assert programs[0] is not None, "the program without places is always there"
+    parts = {} if with_places is None else with_places.parts
+    return BoundShare(programs[0], programs[1], ShardedWeights(weights, own), parts)
+
+
+class ShardedWeights(WeightPieces):
+    """Every weight that a rank's program names. Raises WeightError like the weights of the whole model."""
+
+    def __init__(self, whole: DecoderWeights, sharded: ShardedProgram) -> None:
+        self._whole, self._rows = whole, sharded.rows
+        order = {name: at for at, name in enumerate(whole)}
+
+        def place(name: str) -> tuple[int, str]:
+            source = sharded.rows[name].source if name in sharded.rows else name
+            return order[source], name
+
+        self._names: list[str] = sorted(sharded.program.matrices() | sharded.program.vectors(), key=place)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._names
+
+    def __getitem__(self, name: str) -> CanonicalWeight:
+        if name not in self._rows:
+            return self._whole[name]
+        source, rows = self._rows[name]
+        try:
+            self._whole.shape(source)
+        except (KeyError, IndexError):  # a table that is computed, or a vector
+            return _vector_of(self._whole[source], rows)
+        return self.piece(name, 0, _num_rows(rows))
+
+    @property
+    def identity(self) -> str:
+        """A digest of the whole weights' identity and of the rows, so that ranks do not adopt each other's."""
+        kept = {name: [rows.source, rows.rows] for name, rows in sorted(self._rows.items())}
+        return sha256_json([self._whole.identity, kept])
+
+    def shape(self, name: str) -> tuple[int, int]:
+        if name not in self._rows:
+            return self._whole.shape(name)
+        source, rows = self._rows[name]
+        return _num_rows(rows), self._whole.shape(source)[1]
+
+    def piece(self, name: str, start: int, stop: int) -> CanonicalWeight:
+        if name not in self._rows:
+            return self._whole.piece(name, start, stop)
+        source, rows = self._rows[name]
+        return _joined([self._whole.piece(source, *each) for each in _between(rows, start, stop)])
+
+
+def _num_rows(rows: Rows) -> int:
+    return sum(stop - start for start, stop in rows)
+
+
+def _between(rows: Rows, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Yields the rows of the whole weight that are rows [start, stop) of the kept ones."""
+    before = 0
+    for first, last in rows:
+        begin, end = max(start - before, 0), min(stop - before, last - first)
+        if begin < end:
+            yield first + begin, first + end
+        before += last - first
+
+
+def _joined(pieces: list[CanonicalWeight]) -> CanonicalWeight:
+    """Joins the rows of weights of one form."""
+    if len(pieces) == 1:
+        return pieces[0]
+    arrays: dict[str, Any] = {
+        each.name: np.concatenate([getattr(piece, each.name) for piece in pieces])
+        for each in fields(CanonicalWeight)
+        if isinstance(getattr(pieces[0], each.name), np.ndarray)
+    }
+    return replace(pieces[0], out_features=sum(piece.out_features for piece in pieces), **arrays)
+
+
+def _vector_of(weight: CanonicalWeight, rows: Rows) -> CanonicalWeight:
+    """Returns some numbers of a vector [1, N]."""
+    kept = np.concatenate([np.asarray(weight.data)[:, start:stop] for start, stop in rows], axis=1)
+    return replace(weight, in_features=kept.shape[1], data=kept)

@@ -1,0 +1,25 @@
+"""Operators of a program that several ranks run together, each with the columns of its own."""
+
+from appliance.program.record import Record
+from appliance.program.slots import Span
+
+
+class Gather(Record, frozen=True):
+    """Makes all columns of x known to every rank. Before it, rank r has computed the columns starts[r] to
+    starts[r + 1] - 1 of the span, and no others.
+
+    Nothing is added: a number that one rank computed whole is what a rank alone computes, so tokens do not depend on
+    the number of ranks. In a kernel set whose ranks share the memory of x, all ranks wait until each is here.
+    """
+
+    doc = "make the columns of all ranks known to each"
+
+    x: Span
+    starts: tuple[int, ...]  # of each rank's columns, from the start of the span, and its width
+
+
+class Meet(Record, frozen=True):
+    """Waits for all ranks. It stands before one writes shared columns that others may still be reading; a set whose
+    ranks share no memory does nothing."""
+
+    doc = "wait for all ranks"

@@ -1,0 +1,274 @@
+"""Makes of a program the one that each of several ranks runs.
+
+A rank computes some rows of every matrix, and some heads of every attention, whole. No sum is divided, so its numbers
+are those of a rank alone, to the bit. Where an operator reads what several ranks have computed, a `Gather` stands
+before it. Norms, routers and recurrent states, which read whole rows, are computed by every rank.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from appliance.program.adapters import AdapterLinear
+from appliance.program.attention import HeadLinear
+from appliance.program.cuts import COLUMN_UNIT, Cut, even_cut, head_cuts, touches
+from appliance.program.operators import (
+    Add,
+    Copy,
+    GatedActivation,
+    HeadNorm,
+    KvWrite,
+    Linear,
+    Operator,
+    PagedAttention,
+    Rope,
+    ScaleByWeight,
+    StepProgram,
+    WholeAttention,
+)
+from appliance.program.ranks import Gather, Meet
+from appliance.program.shard_layout import Rows, Shard, ShardLayout
+from appliance.program.slots import Slot, Span, whole
+
+
+class WeightRows(NamedTuple):
+    """The rows of a weight that a rank has; of a vector, its numbers."""
+
+    source: str
+    rows: Rows
+
+
+class ShardedProgram(NamedTuple):
+    """The program of a rank. rows: of its weights that are not whole, by their names in it. parts: the rows of logical
+    weights that adapters change, where a rank has some only."""
+
+    program: StepProgram
+    rows: Mapping[str, WeightRows]
+    parts: Mapping[str, tuple[int, int]]
+
+
+def shard_program(program: StepProgram, shard: Shard, layout: ShardLayout | None = None) -> ShardedProgram:
+    """Returns the program of one rank. All ranks have the same operators in the same order, but for their widths.
+
+    layout: of another program with the same slots and more operators, with which this one shares its memory.
+
+    Raises UncutError if heads or columns cannot be shared by so many ranks.
+    """
+    return _Sharder(program, shard, layout or ShardLayout(program, shard)).shard()
+
+
+_Headed = PagedAttention | WholeAttention | HeadLinear
+
+
+class _Sharder:
+    def __init__(self, program: StepProgram, shard: Shard, layout: ShardLayout) -> None:
+        self._given, self._shard, self._layout = program, shard, layout
+        self._operators: list[Operator] = []
+        self._rows: dict[str, WeightRows] = {}
+        self._parts: dict[str, tuple[int, int]] = {}
+        self._kv_heads: dict[int, int] = {}  # by cache
+        self._pending: dict[int, dict[Span, Cut]] = {}  # columns of shared slots that not every rank knows
+        self._being_read: set[int] = set()  # shared slots that another rank may still read
+        tables = (op for op in program.operators if not isinstance(op, Linear | HeadLinear))
+        self._wholes = {name for op in tables for name in op.named(op.matrices)}  # weights that are read whole
+
+    def shard(self) -> ShardedProgram:
+        for op in self._given.operators:
+            self._emit(op)
+        for slot in (self._given.logits, self._given.kept):
+            if slot is not None:
+                self._know(slot)
+        caches = tuple(
+            replace(shape, num_kv_heads=self._kv_heads.get(number, shape.num_kv_heads))
+            for number, shape in enumerate(self._given.caches)
+        )
+        operators, slots = tuple(self._operators), self._layout.slots
+        program = replace(self._given, operators=operators, slots=slots, caches=caches, shared=self._layout.shared)
+        return ShardedProgram(program, self._rows, self._parts)
+
+    # What all ranks know
+
+    def _know(self, slot: Slot) -> None:
+        """Gathers what is not known of a slot that is read whole."""
+        if self._layout.kind(slot) != "shared":
+            return
+        for span, cut in self._pending.pop(slot.index, {}).items():
+            self._operators.append(Gather(span, (*(start for start, _ in cut), span.width)))
+            self._being_read.clear()
+        self._being_read.add(slot.index)
+
+    def _will_write(self, span: Span, cut: Cut) -> None:
+        """Notes that ranks write their columns of a shared slot next."""
+        if span.slot.index in self._being_read:
+            self._operators.append(Meet())
+            self._being_read.clear()
+        self._pending.setdefault(span.slot.index, {})[span] = cut
+
+    # Operators
+
+    def _emit(self, op: Operator) -> None:
+        match op:
+            case Linear():
+                self._know(op.x.slot)
+                self._emit_linear(op)
+            case AdapterLinear() if self._layout.kind(op.out.slot) != "private":
+                self._know(op.x.slot)
+                self._emit_adapter(op)
+            case GatedActivation() if any(
+                self._layout.kind(slot) != "private" for slot in (op.out, op.gate.slot, op.up.slot)
+            ):
+                self._emit_gated(op)
+            case KvWrite():
+                self._emit_keys(op)
+            case PagedAttention() | HeadLinear() | WholeAttention() if head_cuts(op, 1):
+                self._emit_heads(op)
+            case _:
+                self._emit_other(op)
+
+    def _put(self, out: Span, cut: Cut, write: Callable[[Span], Operator], is_added: bool = False) -> None:
+        """Emits what writes a rank's own columns of a span. is_added: to what a private span has."""
+        kind = self._layout.kind(out.slot)
+        if kind == "local":
+            self._operators.append(write(self._layout.own(out)))
+        elif kind == "shared":
+            self._will_write(out, cut)
+            self._operators.append(write(self._layout.own(out)))
+        else:
+            twin = self._layout.twin(out)
+            self._will_write(whole(twin), cut)
+            self._operators.append(write(self._layout.own(whole(twin), cut)))
+            self._know(twin)
+            self._operators.append(Add(twin, out.slot) if is_added else Copy(whole(twin), out))
+
+    def _emit_linear(self, op: Linear) -> None:
+        out, is_private = op.out, self._layout.kind(op.out.slot) == "private"
+        if is_private and (out.width < self._shard.num_ranks or (op.accumulate and out != whole(out.slot))):
+            self._operators.append(replace(op, weight=self._whole(op.weight)))
+            return
+        if is_private:
+            cut = even_cut(out.width, self._shard.num_ranks, COLUMN_UNIT)
+            rows: Rows = (cut[self._shard.rank],)
+        else:
+            rows, cut = self._layout.rows(out), self._cut_of(out)
+        weight = self._some(op.weight, rows, out.width)
+        bias = None if op.bias is None else self._some(op.bias, rows, out.width)
+        made = replace(op, weight=weight, bias=bias, accumulate=op.accumulate and not is_private)
+        self._put(out, cut, lambda own: replace(made, out=own), is_added=op.accumulate)
+
+    def _emit_adapter(self, op: AdapterLinear) -> None:
+        start, widths = op.out.start, list[int]()
+        for name, width in zip(op.parts, op.widths, strict=True):
+            (rows,) = self._layout.rows(Span(op.out.slot, start, width))
+            self._parts[name] = rows
+            widths.append(rows[1] - rows[0])
+            start += width
+        made = replace(op, widths=tuple(widths))
+        self._put(op.out, self._cut_of(op.out), lambda own: replace(made, out=own))
+
+    def _emit_gated(self, op: GatedActivation) -> None:
+        cut = next((found for found in map(self._layout.cuts.at, (whole(op.out), op.gate, op.up)) if found), None)
+        assert cut is not None, "gated activations are cut"
+        gate, up = (self._layout.own(span, cut) for span in (op.gate, op.up))
+        self._put(whole(op.out), cut, lambda out: replace(op, gate=gate, up=up, out=self._layout.view(out)))
+
+    def _emit_keys(self, op: KvWrite) -> None:
+        own = self._own_heads(op)
+        heads = own["k"].width // op.head_dim
+        self._kv_heads[op.cache] = heads
+        self._operators.append(replace(op, **own, num_kv_heads=heads))
+
+    def _emit_heads(self, op: _Headed) -> None:
+        own = self._own_heads(op)
+        made = self._matrices_of(op, own) if isinstance(op, HeadLinear) else self._attention_of(op, own)
+        out, cut = head_cuts(op, self._shard.num_ranks)["out"]
+        self._put(out, cut, lambda span: replace(made, out=self._layout.view(span)))
+
+    def _own_heads(self, op: KvWrite | _Headed) -> dict[str, Span]:
+        """Returns a rank's own columns of the spans that are read by heads."""
+        cuts = head_cuts(op, self._shard.num_ranks)
+        return {name: self._layout.own(span, cut) for name, (span, cut) in cuts.items() if name != "out"}
+
+    def _matrices_of(self, op: HeadLinear, own: Mapping[str, Span]) -> HeadLinear:
+        start, stop = even_cut(op.num_heads, self._shard.num_ranks)[self._shard.rank]
+        each = (op.out.width - (op.tail.width if op.tail else 0)) // op.num_heads
+        weight = self._some(op.weight, ((start * each, stop * each),), each * op.num_heads)
+        return replace(op, **own, num_heads=stop - start, weight=weight)
+
+    def _attention_of(
+        self, op: PagedAttention | WholeAttention, own: Mapping[str, Span]
+    ) -> PagedAttention | WholeAttention:
+        first, last = (at // op.head_dim for at in head_cuts(op, self._shard.num_ranks)["q"][1][self._shard.rank])
+        heads = last - first
+        if isinstance(op, WholeAttention):
+            return replace(op, **own, num_heads=heads, num_kv_heads=own["k"].width // op.head_dim)
+        sinks = None if op.sinks is None else self._some(op.sinks, ((first, last),), op.num_heads)
+        slopes = None if op.slopes is None else op.slopes[first:last]
+        num_kv_heads = self._kv_heads[op.cache]
+        return replace(op, **own, num_heads=heads, num_kv_heads=num_kv_heads, sinks=sinks, slopes=slopes)
+
+    def _emit_other(self, op: Operator) -> None:
+        """Emits an operator in place on a rank's own columns if they are divided, or else whole on every rank."""
+        touched = list(touches(op))
+        follows = [touch.span for touch in touched if touch.how == "follow"]
+        if not follows or any(self._layout.kind(span.slot) == "private" for span in follows):
+            for touch in touched:
+                self._know(touch.span.slot)
+            self._operators.append(op)
+            return
+        for span in follows:
+            if self._layout.kind(span.slot) == "shared":
+                self._will_write(span, self._cut_of(span))
+        self._operators.append(self._following(op))
+
+    def _following(self, op: Operator) -> Operator:
+        own = self._layout.own
+        match op:
+            case HeadNorm():
+                x, weight, bias = own(op.x), op.weight, op.bias
+                if op.by_head:
+                    rows, size = self._layout.rows(op.x), op.x.width
+                    weight, bias = (None if name is None else self._some(name, rows, size) for name in (weight, bias))
+                out = None if op.out is None else own(op.out)
+                return replace(op, x=x, out=out, num_heads=x.width // op.head_dim, weight=weight, bias=bias)
+            case Rope():
+                x = own(op.x)
+                return replace(op, x=x, num_heads=x.width // op.head_dim)
+            case ScaleByWeight():
+                span = whole(op.x)
+                weight = op.weight if op.is_one else self._some(op.weight, self._layout.rows(span), span.width)
+                slot = self._layout.view(own(span))
+                return replace(op, x=slot, out=slot, weight=weight)
+            case _:
+                changed: dict[str, Slot | Span] = {}
+                for name in op.__struct_fields__:
+                    value = getattr(op, name)
+                    if isinstance(value, Slot):
+                        changed[name] = self._layout.view(own(whole(value)))
+                    elif isinstance(value, Span):
+                        changed[name] = own(value)
+                return replace(op, **changed)
+
+    # Weights
+
+    def _cut_of(self, span: Span) -> Cut:
+        """Returns the cut of a span of a shared slot; of a local one that of its first part, which nothing gathers."""
+        parts = self._layout.cuts.within(span)
+        assert parts is not None, "a slot that is cut has cuts for each of its spans"
+        return parts[0][1]
+
+    def _whole(self, name: str) -> str:
+        assert name not in self._rows, "a weight is whole for all linear maps or for none"
+        self._wholes.add(name)
+        return name
+
+    def _some(self, name: str, rows: Rows, size: int) -> str:
+        """Returns the name of some rows of a weight of `size` rows."""
+        if rows == ((0, size),):
+            return self._whole(name)
+        wanted, new, number = WeightRows(name, rows), name, 0
+        while new in self._wholes or self._rows.get(new, wanted) != wanted:
+            number += 1
+            new = f"{name}.rows{number}"
+        self._rows[new] = wanted
+        return new

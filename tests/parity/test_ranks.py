@@ -1,0 +1,43 @@
+"""A model that several ranks run gives what one rank gives, to the bit, for every family and mixer."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from appliance.kernels.interface import KernelSet
+from tests.models.tiny import FAMILIES, VARIANTS, VOCAB_SIZE
+from tests.parity.conftest import Checkpoint
+from tests.parity.harness import Driver, bind, execution_of
+from tests.parity.ranks import bind_ranks
+
+NAMES = sorted(FAMILIES | VARIANTS)
+TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}  # the reference set's products round by the width of the matrix
+
+
+def check_equal(kernel_set: KernelSet, found: np.ndarray, wanted: np.ndarray) -> None:
+    if kernel_set.name == "reference":
+        np.testing.assert_allclose(found, wanted, **TOLERANCE)
+    else:
+        np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_two_ranks_equal_one(name: str, tiny: Callable[[str], Checkpoint], kernel_set: KernelSet) -> None:
+    facts = tiny(name).facts
+    bounds = execution_of(max_model_len=128, num_blocks=64, tokens=64)
+    one = Driver(bind(facts, kernel_set, execution=bounds), bounds)
+    two = Driver(bind_ranks(facts, kernel_set, 2, bounds), bounds)
+    prompt = [int(token) for token in np.random.default_rng(5).integers(3, VOCAB_SIZE, 33)]
+    check_equal(kernel_set, two.all_logits(prompt), one.all_logits(prompt))
+    rows = [(driver.sequence(prompt[:7]), driver.sequence(prompt[9:21])) for driver in (one, two)]
+    for lengths in ((7, 5), (1, 7), (1, 1)):
+        for row in rows:
+            for sequence in row:
+                sequence.token_ids += [5, 6]
+        wanted, found = (
+            driver.step(list(zip(row, lengths, strict=True))) for driver, row in zip((one, two), rows, strict=True)
+        )
+        check_equal(kernel_set, found, wanted)
+    two.executable.close()
+    one.executable.close()
