@@ -77,8 +77,7 @@ def run_passes(inputs: PlanInputs) -> Outcome:
     ledger = Ledger(inputs.loaded)
     refuse_unbuilt(inputs, ledger)
     inputs = dataclasses.replace(inputs, model=_overridden(inputs, ledger))
-    context = request_context(inputs, ledger)
-    head = find_head(inputs, ledger)
+    context, head = request_context(inputs, ledger), find_head(inputs, ledger)
     modelled, described, pooling = _describe(inputs, context.limit, head, ledger)
     parallel = plan_parallel(inputs, ledger)
     chosen = (selection := select_kernel_set(inputs, modelled, ledger)).chosen

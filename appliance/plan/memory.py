@@ -18,10 +18,8 @@ from appliance.plan.sizes import (
     StepSize,
     activation_bytes,
     activation_formula,
-    bias_tables_bytes,
     kv_block_bytes,
     kv_sizes,
-    rope_tables_bytes,
 )
 from appliance.plan.speculation import drafts_item
 from appliance.plan.states import plan_states
@@ -37,6 +35,7 @@ from appliance.plan.types import (
     SpeculationPlan,
     SwapPlan,
 )
+from appliance.plan.weight_memory import weights_item
 from appliance.plan.workspace import workspace_bytes, workspace_formula
 from appliance.program.device_memory import StepLimits
 from appliance.program.kv_blocks import blocks_held, longest_held
@@ -155,7 +154,9 @@ def _device(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> _Device:
         total=total,
         budget=int(total * share),
         items=(
-            _weights(needs),
+            weights_item(
+                needs.program, needs.precision, ranks=needs.parallel.tensor * stages, longest=needs.context.limit
+            ),
             *_screen(needs.screen),
             *_step_items(inputs, needs),
             *graphs_item(needs.graphs, needs.program, needs.precision, needs.scheduler),
@@ -190,37 +191,6 @@ def _utilization(inputs: PlanInputs, ledger: Ledger) -> float:
         return ledger.take("memory.utilization", path, inputs.spec.hardware.memory.utilization)
     share = inputs.profile.defaults.memory_utilization
     return ledger.decide("memory.utilization", share, "profile", f"default of profile {inputs.profile.name}")
-
-
-def _weights(needs: MemoryNeeds) -> MemoryItem:
-    tensors = sum(plan.num_tensors for plan in needs.precision.weights)
-    planned = sum(plan.planned_bytes for plan in needs.precision.weights)
-    ranks = needs.parallel.tensor * needs.parallel.pipeline
-    if needs.program.num_ranks > 1:
-        return _share_of_weights(needs, tensors, planned)
-    ropes = needs.program.described.compiled.ropes.values() if needs.program.kernels.runs == "programs" else ()
-    tables = rope_tables_bytes(ropes, needs.context.limit)
-    biases = bias_tables_bytes(needs.program.program, needs.context.limit)
-    parts = [f"{tensors} tensors {format_size(planned)}"]
-    parts += [f"over {ranks} ranks"] if ranks > 1 else []
-    parts += [f"+ rotary tables {format_size(tables)}"] if tables else []
-    parts += [f"+ position biases {format_size(biases)}"] if biases else []
-    return MemoryItem(name="weights", size_bytes=-(-planned // ranks) + tables + biases, formula=" ".join(parts))
-
-
-def _share_of_weights(needs: MemoryNeeds, tensors: int, planned: int) -> MemoryItem:
-    """Returns the weights of the first rank, and the tables that every rank computes."""
-    tables = rope_tables_bytes(needs.program.described.compiled.ropes.values(), needs.context.limit)
-    tables += bias_tables_bytes(needs.program.program, needs.context.limit)
-    own = sum(needs.program.sizes.values())
-    formula = (
-        f"of {tensors} tensors {format_size(planned)}, {format_size(own)} for one of {needs.program.num_ranks} ranks"
-    )
-    return MemoryItem(
-        name="weights",
-        size_bytes=own + tables,
-        formula=f"{formula} + tables {format_size(tables)}" if tables else formula,
-    )
 
 
 def _screen(request: ScreenRequest | None) -> tuple[MemoryItem, ...]:
