@@ -107,7 +107,10 @@ def _slot_bytes(op: Operator, limits: StepLimits, element: int) -> int:
 
 
 def device_bytes(inputs: PlanInputs) -> int:
-    """Returns the memory of a device: of the host for a CPU, else of the smallest accelerator."""
+    """Returns the memory of a rank's device: its even share of the host's on a CPU, else that of the smallest
+    accelerator."""
     if inputs.profile.device == "cpu" or not inputs.facts.accelerators:
-        return inputs.facts.memory.limit_bytes
+        parallel = inputs.spec.parallelism
+        ranks = parallel.tensor * parallel.pipeline * parallel.data if inputs.profile.device == "cpu" else 1
+        return inputs.facts.memory.limit_bytes // ranks
     return min(accelerator.memory_bytes for accelerator in inputs.facts.accelerators)
