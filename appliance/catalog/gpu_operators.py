@@ -9,11 +9,12 @@ GpuImplementation = Literal["triton", "torch", "reference"]
 
 # Of ours, in kernels/gpu/with_triton.py. Products of more rows are the vendor's library's, by torch.
 BY_TRITON: Final = frozenset({
-    "Activation", "Embed", "Experts", "GatedActivation", "GatherRows", "HeadNorm", "KvWrite", "LayerNorm", "Linear",
-    "PagedAttention", "RmsNorm", "Rope",
+    "Activation", "Embed", "Experts", "GatedActivation", "GatedDelta", "GatherRows", "HeadNorm", "KvWrite", "LayerNorm",
+    "Linear", "PagedAttention", "RgLru", "RmsNorm", "Rope", "ShortConv", "StateSpace",
 })  # fmt: skip
+_WITH_STATES: Final = {"GatedDelta", "RgLru", "ShortConv", "StateSpace"}
 # By torch's own functions, in kernels/gpu/operators.
-BY_TORCH: Final = BY_TRITON | {
+BY_TORCH: Final = (BY_TRITON - _WITH_STATES) | {
     "AdapterEmbed", "AdapterExperts", "AdapterLinear", "Add", "Copy", "GatedAdd", "HeadLinear",
     "Scale", "ScaleByWeight", "SoftCap",
 }  # fmt: skip

@@ -41,7 +41,7 @@ def step_items(
     arena = place_slots(last.program, limits, element).size_bytes
     size = StepSize(limits.num_tokens, limits.num_sampled, 1, limits.max_model_len)
     formula = activation_formula(last.liveness, last.program.logits, size, element)
-    inputs = input_bytes(limits, len(first.program.kv_layout().groups), _num_tile_lists(bare))
+    inputs = _input_bytes(first.program, limits, bare)
     spare = spare_block_bytes(first.program, limits.block_size, precision.kv_dtype)
     kernels = 0 if num_processors is None else kernel_bytes(bare, limits, element, num_processors)
     parts = [
@@ -60,8 +60,13 @@ def step_items(
 
 def host_items(program: PlannedProgram, limits: StepLimits) -> tuple[MemoryItem, ...]:
     """The host's memory from which a GPU copies by itself."""
-    size = input_bytes(limits, len(program.program.kv_layout().groups), _num_tile_lists([program.program]))
+    size = _input_bytes(program.program, limits, [program.program])
     return (MemoryItem(name="pinned", size_bytes=size, formula="a step's numbers, in memory that the device reads"),)
+
+
+def _input_bytes(program: StepProgram, limits: StepLimits, programs: Sequence[StepProgram]) -> int:
+    groups = len(program.kv_layout().groups)
+    return input_bytes(limits, groups, _num_tile_lists(programs), has_states=bool(program.states))
 
 
 def _num_tile_lists(programs: Sequence[StepProgram]) -> int:

@@ -1,5 +1,6 @@
 """Operators with recurrent states: native against reference, and a sequence against its pieces."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -11,6 +12,7 @@ import pytest
 from appliance.kernels.binding import load_kernel_set
 from appliance.kernels.cpu.kernel_set import CpuKernelSet
 from appliance.kernels.errors import BindError, StepError
+from appliance.kernels.execution import Graphs
 from appliance.kernels.interface import Eager, Executable, KernelSet, StatePieces, StepInputs
 from appliance.program.caches import KvShape
 from appliance.program.slots import Span
@@ -20,6 +22,7 @@ from tests.kernels.harness import Graph, batch_step, bind, execution_of, int32, 
 VOCABULARY = 64  # rows of random inputs
 NUM_SLOTS = 8
 LATER = 100  # a position
+WITHOUT_GRAPHS = Graphs()
 Piece = tuple[int, int, int]  # tokens, source, target
 
 
@@ -106,13 +109,15 @@ def mixer(request: pytest.FixtureRequest) -> Callable[[Graph], Mixer]:
     return MIXERS[request.param]
 
 
-def make(kernel_set: KernelSet, build: Callable[[Graph], Mixer], num_threads: int = 2) -> Executable:
+def make(
+    kernel_set: KernelSet, build: Callable[[Graph], Mixer], num_threads: int = 2, graphs: Graphs = WITHOUT_GRAPHS
+) -> Executable:
     graph = Graph()
     op = build(graph)
     graph.add(op)
     program = graph.program(op.out.slot, states=[StateShape(op.state_shape)])
     execution = execution_of(256, num_states=NUM_SLOTS, model_len=4096, num_threads=num_threads)
-    return bind(kernel_set, graph, program, execution)
+    return bind(kernel_set, graph, program, dataclasses.replace(execution, graphs=graphs))
 
 
 def step_of(

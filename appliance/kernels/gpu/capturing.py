@@ -6,11 +6,13 @@ from typing import Final
 from appliance.kernels.gpu.device import Device
 from appliance.kernels.gpu.matrices import DeviceMatrix
 from appliance.kernels.gpu.operators import attention
+from appliance.kernels.gpu.operators.by_reference import by_reference
 from appliance.kernels.gpu.operators.table import Run
 from appliance.kernels.gpu.parts import Kit
 from appliance.program import operators as ops
 from appliance.program.attention import HeadLinear, ScaleByPosition
 from appliance.program.routing import ChooseExperts, Experts, GatedAdd
+from appliance.program.states import GatedDelta, RgLru, ShortConv, StateSpace
 from appliance.program.streams import CorrectStreams, MatchMagnitude, MixStreams
 
 # Whoever runs these, their work depends on the number of rows alone.
@@ -19,6 +21,8 @@ _BY_ROWS: Final = frozenset({
     ops.KvWrite, ops.LayerNorm, ops.Linear, ops.RmsNorm, ops.Rope, ops.Scale, ops.ScaleByWeight, ops.SoftCap,
     ChooseExperts, CorrectStreams, GatedAdd, HeadLinear, MatchMagnitude, MixStreams, ScaleByPosition,
 })  # fmt: skip
+
+_WITH_STATES: Final = (GatedDelta, RgLru, ShortConv, StateSpace)
 
 
 def can_capture(
@@ -31,10 +35,12 @@ def can_capture(
     is_decode: bool,
 ) -> bool:
     """Returns whether the function that runs an operator can be captured. is_decode: in a step whose sequences have
-    one new token each: then attention is one kernel of a fixed number of programs."""
+    one new token each: then attention and states are kernels of a fixed number of programs."""
     if isinstance(op, ops.PagedAttention):
         asks_host = run is attention.paged_attention and device.is_gpu
         return is_decode and not asks_host
+    if isinstance(op, _WITH_STATES):
+        return is_decode and run is not by_reference
     if isinstance(op, Experts):
         return kit is not None and kit.has_experts(op, matrices)
     return type(op) in _BY_ROWS

@@ -5,7 +5,7 @@ where the others lie depends on the sizes of the step alone, arrays of tokens fi
 some sizes finds them where every later step of these sizes puts them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,7 +17,7 @@ from appliance.kernels.gpu.device import Device
 from appliance.kernels.gpu.shapes import StepShape
 from appliance.kernels.gpu.sizes import step_limits
 from appliance.kernels.gpu.tiles import prefill_tiles
-from appliance.kernels.interface import StepInputs
+from appliance.kernels.interface import StatePieces, StepInputs
 from appliance.program.device_memory import ALIGNMENT, input_bytes, table_columns
 
 
@@ -40,6 +40,8 @@ class StepArrays:
     sampled_rows: torch.Tensor
     has_single: bool  # some sequence has one new token
     tiles: Mapping[int, torch.Tensor]  # int32 [tiles, 2] of the other sequences, by the rows of a tile (prefill_tiles)
+    piece_first: torch.Tensor | None = None  # of a program with states: int32 [S + 1], as in StatePieces
+    pieces: torch.Tensor | None = None  # int32 [P, 4]: first token, the one behind the last, source and target
 
     def unpadded(self) -> "StepArrays":
         """Returns the arrays of the step's own tokens and sampled rows."""
@@ -81,11 +83,19 @@ class _Array:
 class InputBuffer:
     """The buffers, for the largest step."""
 
-    def __init__(self, limits: ExecutionLimits, num_groups: int, device: Device, tile_rows: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        limits: ExecutionLimits,
+        num_groups: int,
+        device: Device,
+        tile_rows: Sequence[int] = (),
+        *,
+        has_states: bool = False,
+    ) -> None:
         """tile_rows: the sizes of tiles in which kernels want the tokens of sequences that have several."""
         sizes = step_limits(limits)
         self._most_blocks, self._max_num_sampled = table_columns(sizes), limits.max_num_sampled
-        size = input_bytes(sizes, num_groups, len(tile_rows))
+        size = input_bytes(sizes, num_groups, len(tile_rows), has_states=has_states)
         self._staging, self._buffer = device.staging(size), device.zeros(size, dtype=torch.uint8)
         self._host = self._staging.numpy()
         self._num_groups, self._tile_rows = num_groups, tuple(tile_rows)
@@ -144,7 +154,17 @@ class InputBuffer:
             _Array("seq_lens", inputs.seq_lens, (shape.num_seqs,)),
             _Array("block_tables", tables, (groups, shape.num_seqs, columns), padding=None),
             *(_tiles(starts, rows) for rows in self._tile_rows),
+            *_pieces(inputs.states, shape.num_seqs),
         ]
+
+
+def _pieces(states: StatePieces | None, num_seqs: int) -> Iterator[_Array]:
+    """Yields where the pieces of each sequence begin, and the pieces, whose number nothing else depends on: they come
+    last, and have a place even if there are none. Sequences that pad a step have none."""
+    if states is not None:
+        columns = (states.start[:-1], states.start[1:], states.source, states.target)
+        yield _Array("piece_first", states.first, (num_seqs + 1,), padding=len(states.source))
+        yield _Array("pieces", np.stack(columns, axis=1), (max(1, len(states.source)), 4))
 
 
 def _tiles(query_start: np.ndarray, rows: int) -> _Array:

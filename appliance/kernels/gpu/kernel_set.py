@@ -77,7 +77,9 @@ class GpuExecutable:
         changed = () if adapted is None else adapted.operators
         self._adapted_calls = [(implementation(type(op), parts.table), op) for op in changed]
         tile_rows = () if self._kit is None else self._kit.tile_rows
-        self._inputs = InputBuffer(limits, len(program.kv_layout().groups), device, tile_rows)
+        self._inputs = InputBuffer(
+            limits, len(program.kv_layout().groups), device, tile_rows, has_states=bool(program.states)
+        )
         self._adapters = (
             None if adapted is None else DeviceAdapters(adapted, limits.max_loras, numerics.lora_dtype, device)
         )

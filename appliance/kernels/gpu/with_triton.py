@@ -1,12 +1,13 @@
 """All that a set with Triton's kernels takes. It imports triton, so it is itself imported only by such a set."""
 
-from appliance.kernels.gpu.operators import by_triton
+from appliance.kernels.gpu.operators import by_triton, states_by_triton
 from appliance.kernels.gpu.operators.table import Run
 from appliance.kernels.gpu.packed_matrix import packed_matrix
 from appliance.kernels.gpu.parts import Parts
 from appliance.kernels.gpu.triton_kit import TritonKit
 from appliance.program import operators as ops
 from appliance.program.routing import Experts
+from appliance.program.states import GatedDelta, RgLru, ShortConv, StateSpace
 
 _TABLE: dict[type[ops.Operator], Run] = {
     ops.RmsNorm: by_triton.rms_norm,
@@ -21,5 +22,9 @@ _TABLE: dict[type[ops.Operator], Run] = {
     ops.GatherRows: by_triton.gather_rows,
     ops.Embed: by_triton.embed,
     Experts: by_triton.experts,
+    GatedDelta: states_by_triton.gated_delta,
+    RgLru: states_by_triton.rg_lru,
+    ShortConv: states_by_triton.short_conv,
+    StateSpace: states_by_triton.state_space,
 }
 PARTS = Parts(_TABLE, packed_matrix, TritonKit)

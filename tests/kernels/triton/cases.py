@@ -11,6 +11,7 @@ from appliance.kernels.gpu.triton.argmax import argmax
 from appliance.kernels.gpu.triton.attention import AttentionOptions
 from appliance.kernels.gpu.triton.attention_decode import choose_decode, decode_attention
 from appliance.kernels.gpu.triton.attention_prefill import choose_prefill, prefill_attention
+from appliance.kernels.gpu.triton.column_states import rg_lru, short_conv
 from appliance.kernels.gpu.triton.experts import ExpertMatrices, ExpertOptions, ExpertWorkspace, Matrix, mixture
 from appliance.kernels.gpu.triton.gather import gather_rows
 from appliance.kernels.gpu.triton.kv_codes import KINDS, KvTensors
@@ -21,6 +22,7 @@ from appliance.kernels.gpu.triton.packing import BOOK, E2M1, E4M3, INTEGERS, Pac
 from appliance.kernels.gpu.triton.quantized import choose_quantized, dequantize, quantized_gemv, quantized_rows
 from appliance.kernels.gpu.triton.rope import kv_write, rope, rope_kv_write
 from appliance.kernels.gpu.triton.sampling import SamplerWorkspace, sample
+from appliance.kernels.gpu.triton.states import StateTensors, gated_delta, state_space
 
 ARCHS: Final = ("sm80", "sm89", "sm90", "sm100", "gfx90a", "gfx942")
 _PROCESSORS = 132
@@ -83,6 +85,27 @@ def _draws(arch: str) -> None:
         sample(
             meta(4, 128256, dtype=_F32), floats, integers, floats, floats, numbers, numbers, integers, space, *searches
         )
+
+
+def _states(arch: str) -> None:
+    """Decodes of Qwen3-Next, Kimi Linear, Mamba 2, Mamba and RecurrentGemma."""
+
+    def states(*shape: int) -> StateTensors:
+        return StateTensors(meta(64, *shape, dtype=_F32), meta(17, dtype=_I32), meta(16, 4, dtype=_I32))
+
+    def vector(size: int) -> torch.Tensor:
+        return meta(size, dtype=_F32)
+
+    value, heads = meta(16, 32 * 128), meta(16, 32)
+    key = meta(16, 16 * 128)
+    gated_delta(key, key, value, heads, heads, vector(32), vector(32), value, states(32, 128, 128))
+    gated_delta(value, value, value, value, heads, vector(32), vector(4096), value, states(32, 128, 128))
+    x, group = meta(16, 80 * 64), meta(16, 128)
+    state_space(x, group, group, meta(16, 80), vector(80), vector(80), vector(80), x, states(80, 128, 64))
+    x, group = meta(16, 4096), meta(16, 16)
+    state_space(x, group, group, x, vector(65536), vector(4096), vector(4096), x, states(16, 4096))
+    short_conv(x, vector(4 * 4096), vector(4096), x, states(3, 4096), "silu")
+    rg_lru(x, x, x, meta(16, dtype=_I32), vector(4096), vector(4096), vector(4096), x, states(4096))
 
 
 def _decode(shape: AttentionShape) -> Case:
@@ -199,6 +222,7 @@ CASES: Final[dict[str, Case]] = {
     "ropes": _ropes,
     "elementwise": _elementwise,
     "draws": _draws,
+    "states": _states,
     **{f"decode {name}": _decode(shape) for name, shape in _ATTENTION.items()},
     **{f"prefill {name}": _prefill(shape) for name, shape in _ATTENTION.items()},
     "linear 1": _linear(1, 6144, 4096),
