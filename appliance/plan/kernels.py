@@ -117,7 +117,8 @@ def plan_kernels(
     """One choice an operator of the program; those over weights and the cache once for each type that they meet."""
     chosen = selection.chosen
     used = {record: _variants(record, program, precision) for record in OPERATORS if _is_ours(record, chosen)}
-    support = chosen.support if chosen.is_built else "untested"
+    of_machine = chosen.support if chosen.device == "cpu" else inputs.profile.support  # that of the generation
+    support = of_machine if chosen.is_built else "untested"
     return KernelPlan(
         kernel_set=chosen.name,
         support=support,

@@ -26,6 +26,7 @@ ARCHITECTURES: Final = {
         GpuArchitecture("sm100", 227 * _KB, has_dependent_launch=True),
         GpuArchitecture("sm103", 227 * _KB, has_dependent_launch=True),
         GpuArchitecture("sm120", 99 * _KB, has_dependent_launch=True),
+        GpuArchitecture("gfx1100", 64 * _KB, has_fp8=False),
         GpuArchitecture("gfx90a", 64 * _KB, warp_size=64, has_fp8=False),
         GpuArchitecture("gfx942", 64 * _KB, warp_size=64),
         GpuArchitecture("gfx950", 160 * _KB, warp_size=64),
