@@ -74,9 +74,10 @@ class InputBuilder:
             return self._last
         return None
 
-    def ahead(self) -> StepInputs | None:
-        """Returns the inputs of the next step, if the same rows keep decoding; None if they are not known yet."""
-        return self._last[0] if self._moving is not None and self._moving.move() else None
+    def ahead(self, *, is_fed: bool = False) -> StepInputs | None:
+        """Returns the inputs of the next step, if the same rows keep decoding; None if they are not known yet. is_fed:
+        the rows do not have its tokens yet, so those of the inputs are not to be read."""
+        return self._last[0] if self._moving is not None and self._moving.move(is_fed=is_fed) else None
 
     def give_up(self) -> None:
         """Makes the next step build new inputs, even if the same rows keep decoding."""

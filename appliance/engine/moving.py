@@ -34,6 +34,7 @@ class MovingInputs:
         self._targets = (lines * len(row_ids) + np.arange(len(row_ids))) * inputs.block_tables.shape[2]
         self._all_tables, self._tables = rows.block_tables.reshape(-1), inputs.block_tables.reshape(-1)
         self._is_ahead = False  # the inputs are those of the step after `_chunks`
+        self._is_fed = False  # and their tokens are those of the step before
 
     def go_on(self, plan: StepPlan) -> bool:
         """Advances the inputs to those of `plan` if needed. Returns False if `plan` is not the next step of the same
@@ -42,16 +43,21 @@ class MovingInputs:
             return False
         self._chunks = plan.chunks
         self._is_ahead = False
+        if self._is_fed:
+            self._take_tokens()
         return True
 
-    def move(self) -> bool:
-        """Advances the inputs by one token. Returns False, and changes nothing, if the block tables have no room."""
+    def move(self, *, is_fed: bool = False) -> bool:
+        """Advances the inputs by one token. Returns False, and changes nothing, if the block tables have no room.
+        is_fed: the rows do not have these tokens yet; `go_on` takes them."""
         inputs, rows, block_size = self._inputs, self._rows, self._block_size
         if int(inputs.positions.max()) + 1 >= inputs.block_tables.shape[2] * block_size:
             return False
         inputs.positions += 1
         inputs.seq_lens += 1
-        inputs.token_ids[:] = rows.token_ids[self._row_ids, inputs.positions]
+        self._is_fed = is_fed
+        if not is_fed:
+            self._take_tokens()
         indices, offsets = np.divmod(inputs.positions, np.int32(block_size))
         blocks = self._all_tables.take(self._sources + indices)
         self._tables[self._targets + indices] = blocks
@@ -62,6 +68,11 @@ class MovingInputs:
         inputs.follows = True
         self._is_ahead = True
         return True
+
+    def _take_tokens(self) -> None:
+        inputs = self._inputs
+        inputs.token_ids[:] = self._rows.token_ids[self._row_ids, inputs.positions]
+        self._is_fed = False
 
     def _is_next(self, plan: StepPlan) -> bool:
         """Returns whether `plan` is the next step of the same rows. Rows are unchanged while their version is."""

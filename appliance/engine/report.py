@@ -8,7 +8,7 @@ from appliance.engine.faults import row_fault
 from appliance.engine.inputs import LogitRows
 from appliance.engine.messages import ErrorKind, TokenLogprobs
 from appliance.engine.step import RowError
-from appliance.kernels.logits import Float32Array, Logits
+from appliance.kernels.logits import Logits
 from appliance.kernels.sampling import NO_LOGPROBS, SampledBatch, SamplingBatch
 
 
@@ -55,7 +55,8 @@ def without_token(wanted: LogitRows, sampled: SampledBatch, logits: Logits) -> d
     if not sampled.num_failed:
         return {}
     missing = np.flatnonzero(sampled.token_ids[: wanted.num_sampled] < 0).tolist()
-    return {at: _why_no_token(logits.row(at)) for at in missing}
+    known = sampled.is_nan
+    return {at: _why_no_token(bool(np.isnan(logits.row(at)).any() if known is None else known[at])) for at in missing}
 
 
 def _token_logprobs(sampled: SampledBatch, at: int, count: int) -> TokenLogprobs:
@@ -66,8 +67,8 @@ def _token_logprobs(sampled: SampledBatch, at: int, count: int) -> TokenLogprobs
     return TokenLogprobs(ids.tolist(), sampled.logprobs[at, : 1 + count].tolist(), int(sampled.ranks[at]))
 
 
-def _why_no_token(logits: Float32Array) -> RowError:
-    if np.isnan(logits).any():
+def _why_no_token(is_nan: bool) -> RowError:
+    if is_nan:
         return RowError(ErrorKind.INTERNAL, "the model gave logits that are not numbers (NaN) for this sequence")
     limits = "the constraint, allowed_token_ids, logit_bias, bad_words and min_tokens"
     return RowError(ErrorKind.INVALID, f"no token may come next: {limits} exclude all")

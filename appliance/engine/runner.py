@@ -13,29 +13,25 @@ from appliance.engine.drafting.rows import RowDrafts
 from appliance.engine.faults import row_fault
 from appliance.engine.filled_slots import FilledSlots
 from appliance.engine.grammar.masks import GrammarMasks
-from appliance.engine.inputs import BatchBuilder, InputBuilder, LogitRows
+from appliance.engine.inputs import InputBuilder, LogitRows
 from appliance.engine.laps import Laps
 from appliance.engine.messages import ErrorKind
 from appliance.engine.processors import RowProcessors
 from appliance.engine.profile import EngineProfile
 from appliance.engine.profiler import StepProfiler
-from appliance.engine.report import pooled_vectors, row_logprobs, without_token
+from appliance.engine.report import pooled_vectors, row_logprobs
 from appliance.engine.rows import Rows
+from appliance.engine.sampling import RowSampler, Samples
 from appliance.engine.saying import Said, say_single, say_with_drafts
 from appliance.engine.step import Drafted, DraftTokens, DraftWish, NewRow, RowError, StepPlan, StepResult
 from appliance.engine.swap_memory import SwapMemory
 from appliance.kernels.errors import StepError
 from appliance.kernels.interface import Eager, Executable, Screened, StepInputs
 from appliance.kernels.logits import Logits
-from appliance.kernels.sampling import LogprobsMode, SampledBatch, SamplingBatch
+from appliance.kernels.sampling import LogprobsMode, SampledBatch
 
 _log = logger("engine")
-_LEFT_OUT = RowError(ErrorKind.INTERNAL, "left out while another row is looked at")
 _UNLOADED = RowError(ErrorKind.INTERNAL, "its blocks came back from host memory other than they were stored")
-
-
-class _BatchError(Exception):
-    """The sampling parameters of a step cannot be gathered, because of some row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +42,6 @@ class _Ran:
     wanted: LogitRows
     logits: Logits
     began_early: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Samples:
-    """What was sampled, with which parameters. faults: by row of logits, why there is no token, or none that counts."""
-
-    batch: SamplingBatch
-    sampled: SampledBatch
-    faults: dict[int, RowError]
 
 
 class Runner:
@@ -90,9 +77,9 @@ class Runner:
         self._inputs = InputBuilder(
             self._rows, config.block_size, tokens, num_rows, few, config.pooling, has_states=has_states
         )
-        self._batches = BatchBuilder(self._rows, logprobs_mode)
         self._grammars = GrammarMasks(self._rows)
         self._processors = RowProcessors(self._rows)
+        self._sampler = RowSampler(executable, self._rows, self._processors, logprobs_mode)
         self._drafts = RowDrafts(drafters, vocab_size, draft_model) if has_drafts else None
         self._swap = SwapMemory(executable, config.num_swap_places) if config.num_swap_places else None
         self._is_ahead = False  # the expected next step was started early
@@ -116,19 +103,18 @@ class Runner:
             return StepResult(plan.step, [[] for chunk in plan.chunks if chunk.sample], errors=failed)
         if self._pools:
             return self._pooled(plan, ran, failed)
-        samples = self._sample(ran, failed)
-        self.laps.lap("sample")
-        may_go_ahead = (
-            plan.goes_on
-            and not plan.drafts_follow
-            and len(plan.chunks) <= self._early_rows
-            and not failed
-            and not samples.faults
-        )
+        may_go_ahead = plan.goes_on and not plan.drafts_follow and len(plan.chunks) <= self._early_rows and not failed
         wants_drafts = self._drafts is not None and plan.most_drafts > 0
+        is_fed = may_go_ahead and not wants_drafts and self._sampler.feeds
+        meanwhile = self._feed_ahead if is_fed else None
+        samples = self._sampler.sample(ran.wanted, ran.logits, failed, self.laps, meanwhile)
+        self.laps.lap("sample")
+        if failed or samples.faults:
+            may_go_ahead = False
+            self.rest()  # a step that was fed has a token of a row that has none
         if ran.wanted.ahead is None:
             self._append(ran.wanted, samples.sampled, failed)
-        if may_go_ahead and not wants_drafts:
+        if may_go_ahead and not wants_drafts and not is_fed:
             self._go_ahead()
         said = self._say(plan, ran, samples, failed)
         drafts = self._propose(plan, said, failed)
@@ -276,34 +262,6 @@ class Runner:
         self.rest()  # an early step reads the arrays that are rebuilt now
         return *self._inputs.build(plan), False
 
-    def _sample(self, ran: _Ran, failed: dict[int, RowError]) -> _Samples:
-        """Samples. Failed rows have neutral parameters in the batch; the others' results do not depend on them."""
-        try:
-            return self._try_to_sample(ran, failed)
-        except (StepError, _BatchError) as error:
-            rows = dict.fromkeys(ran.wanted.rows.tolist(), _LEFT_OUT)
-            found: dict[int, RowError] = {}
-            for row in rows.keys() - failed.keys():
-                others = {other: reason for other, reason in rows.items() if other != row}
-                try:
-                    self._try_to_sample(ran, others)
-                except (StepError, _BatchError) as own:
-                    found[row] = row_fault("it was sampled", own)
-            if not found:
-                raise error
-            failed.update(found)
-            return self._try_to_sample(ran, failed)
-
-    def _try_to_sample(self, ran: _Ran, failed: dict[int, RowError]) -> _Samples:
-        try:
-            batch = self._batches.build(ran.wanted, failed)
-            batch, faults = self._processors.apply(ran.wanted, batch, ran.logits, failed)
-        except Exception as error:
-            raise _BatchError("the parameters of some row cannot be gathered") from error
-        self.laps.lap("prepare sampling")
-        sampled = self._executable.sample(ran.logits, batch)
-        return _Samples(batch, sampled, without_token(ran.wanted, sampled, ran.logits) | faults)
-
     def _pooled(self, plan: StepPlan, ran: _Ran, failed: dict[int, RowError]) -> StepResult:
         vectors, errors = pooled_vectors(ran.wanted, ran.logits)
         self.laps.lap("report")
@@ -327,11 +285,15 @@ class Runner:
         except Exception as error:  # noqa: BLE001 - any exception here concerns this row alone
             failed[row] = row_fault("its tokens were appended", error)
 
-    def _go_ahead(self) -> None:
+    def _feed_ahead(self) -> None:
+        """Starts the expected next step before this one's tokens are known: the device has them."""
+        self._go_ahead(is_fed=True)
+
+    def _go_ahead(self, *, is_fed: bool = False) -> None:
         """Starts the expected next step before this one's tokens are committed; an unexpected one cancels it."""
         assert self._eager is not None, "no rows may begin early"
         try:
-            inputs = self._inputs.ahead()
+            inputs = self._inputs.ahead(is_fed=is_fed)
             if inputs is None:
                 return
             self._eager.start(inputs)
@@ -343,7 +305,7 @@ class Runner:
         self._is_ahead = True
         self.laps.started()
 
-    def _say(self, plan: StepPlan, ran: _Ran, samples: _Samples, failed: dict[int, RowError]) -> Said:
+    def _say(self, plan: StepPlan, ran: _Ran, samples: Samples, failed: dict[int, RowError]) -> Said:
         """Returns what the rows say, appended to them; of each chunk that was to sample, even if its row failed."""
         wanted = ran.wanted
         tokens = samples.sampled.token_ids[: wanted.num_sampled].tolist()
@@ -371,7 +333,7 @@ class Runner:
         self,
         plan: StepPlan,
         ran: _Ran,
-        samples: _Samples,
+        samples: Samples,
         said: Said,
         drafts: dict[int, list[DraftTokens]],
         failed: dict[int, RowError],

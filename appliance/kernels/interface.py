@@ -181,6 +181,22 @@ class Eager(Protocol):
         """Ends a started step that will not be run. The slots of its tokens may have been written."""
 
 
+class PendingSample(Protocol):
+    """Sampling that a device was given."""
+
+    def result(self) -> SampledBatch:
+        """Waits for the tokens, and for nothing that was given to the device after them."""
+
+
+@runtime_checkable
+class Feeding(Protocol):
+    """A set whose next step takes the sampled tokens where they are: it may be started before the host has them."""
+
+    def begin_sampling(self, logits: Logits, batch: SamplingBatch) -> PendingSample:
+        """Begins to sample, as `sample` does and with its errors. A step with `follows` that is started behind it
+        reads these tokens; the token_ids of its inputs are not read."""
+
+
 @runtime_checkable
 class Screened(Protocol):
     """A set that can find the largest logits of a row without computing all."""

@@ -95,6 +95,7 @@ class SampledBatch:
     The logprobs arrays are None if no row requested them. K is the largest num_logprobs of the batch. logprob_ids i32
     [R, 1 + K] has the chosen token first, then the most likely in order, padded with NO_TOKEN; logprobs f32 [R, 1 + K]
     has the value of each by logprobs_mode; ranks i32 [R] has the chosen token's rank, 1 for the most likely.
+    is_nan bool [R] says where a logit is NaN, if some token could not be chosen and the logits may be gone by now.
     """
 
     token_ids: Int32Array
@@ -102,6 +103,7 @@ class SampledBatch:
     logprob_ids: Int32Array | None = None
     logprobs: Float32Array | None = None
     ranks: Int32Array | None = None
+    is_nan: npt.NDArray[np.bool_] | None = None
 
 
 class Sampler(Protocol):

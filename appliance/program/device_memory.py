@@ -24,6 +24,7 @@ LEAST_TILE_ROWS: Final = 16  # new tokens of a sequence that attend together, at
 LOGPROB_ROWS: Final = 64  # whose log-probabilities are taken at the same time
 DRAW_CHUNKS: Final = 32  # programs that draw from one row
 DRAW_DIGITS: Final = 16  # values of a digit of four bits
+DRAW_COLUMN_BYTES: Final = 32  # of a row's parameters, as the kernels of draws read them
 _INT32, _F32, _F64 = 4, 4, 8
 
 
@@ -130,9 +131,9 @@ def product_numbers(
 
 def draw_bytes(num_rows: int, chunks: int = DRAW_CHUNKS) -> int:
     """Returns the bytes that the kernels of draws hand on: largest logits and sums by chunk, counts and masses by digit
-    (of even and of odd steps), digits chosen so far, what is to be kept, and five limits of a row."""
+    (of even and of odd steps), digits chosen so far, what is to be kept, five limits and the parameters of a row."""
     by_chunk = chunks * (_F32 + _F64 + 2 * DRAW_DIGITS * (_INT32 + _F64))
-    return num_rows * (by_chunk + 2 * (8 + _F64) + 5 * 8)
+    return num_rows * (by_chunk + 2 * (8 + _F64) + 5 * 8 + DRAW_COLUMN_BYTES)
 
 
 def kernel_bytes(

@@ -33,7 +33,8 @@ class StepBounds:
         _require(tokens <= limits.max_num_batched_tokens, "num_tokens is beyond its limit")
         _require(len(inputs.seq_lens) <= limits.max_num_seqs, "num_seqs is beyond its limit")
         _require(len(inputs.sampled_rows) <= limits.max_num_sampled, "num_sampled is beyond its limit")
-        _require(_within(inputs.token_ids, self._vocabulary), "a token id is outside the vocabulary")
+        is_fed = inputs.follows  # the device has the tokens, and the host's are not read
+        _require(is_fed or _within(inputs.token_ids, self._vocabulary), "a token id is outside the vocabulary")
         _require(_within(inputs.positions, limits.max_model_len), "a position is beyond max_model_len")
         types = inputs.token_types
         _require(types is None or _within(types, self._num_types), "a token's type is not in the model")

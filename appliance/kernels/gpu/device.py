@@ -51,6 +51,21 @@ class Device:
         host = torch.from_numpy(own if own.flags.writeable else own.copy())
         return host.to(self.name, copy=True)
 
+    def upload(self, array: np.ndarray) -> torch.Tensor:
+        """Returns a copy on the device of an array that a step needs. Nothing waits: the copy is made when the device
+        comes to it, from memory of the host that is its own."""
+        if not self.is_gpu:
+            return self.put(array)
+        own = np.ascontiguousarray(array)
+        host = torch.from_numpy(own if own.flags.writeable else own.copy())
+        return host.pin_memory().to(self.name, non_blocking=True)
+
+    def download(self, values: torch.Tensor) -> torch.Tensor:
+        """Returns memory of the host into which the device copies values when it comes to it: an event that is
+        recorded now tells when."""
+        host = torch.empty(values.shape, dtype=values.dtype, pin_memory=self.is_gpu)
+        return host.copy_(values, non_blocking=True)
+
     def event(self) -> "DeviceEvent":
         """Returns a mark in the device's work for which the host can wait."""
         return DeviceEvent(torch.cuda.Event() if self.is_gpu else None)  # type: ignore[no-untyped-call]  # torch leaves its types out

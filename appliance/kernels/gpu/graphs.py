@@ -45,7 +45,7 @@ class StepGraphs:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._bound, self._limits, self._clock = bound, limits, clock
-        self._memory = bound.device.graphs() if graphs.decode or graphs.tokens else None
+        self.memory = bound.device.graphs() if graphs.decode or graphs.tokens else None
         parts = cut(calls, lambda run, op: can_capture(run, op, is_decode=False))
         is_whole = all(can_capture(run, op, is_decode=True) for run, op in calls)
         if not is_whole:  # decodes are then captured part by part, as other steps
@@ -99,12 +99,12 @@ class StepGraphs:
 
     def _capture(self, segment: Segment, arrays: StepArrays) -> Replay:
         """Runs a segment, which compiles and loads its kernels, and then captures it."""
-        assert self._memory is not None, "there are graphs"
+        assert self.memory is not None, "there are graphs"
         most = self._limits.max_num_batched_tokens
         step = DeviceStep(self._bound, arrays, most if segment.extent is Extent.SAMPLED else None)
         _call(segment, step)
         started = self._clock()
-        replay = self._memory.capture(lambda: _call(segment, step))
+        replay = self.memory.capture(lambda: _call(segment, step))
         seconds = self._clock() - started
         self._seconds += seconds
         self._not_before = max(self._not_before, started) + seconds / MOST_SHARE

@@ -12,15 +12,15 @@ from appliance.kernels.execution import Execution
 from appliance.kernels.gpu.adapters import DeviceAdapters
 from appliance.kernels.gpu.caches import CacheMemory
 from appliance.kernels.gpu.capturing import can_capture
-from appliance.kernels.gpu.checks import StepBounds, check_sampling, vocabulary_of
+from appliance.kernels.gpu.checks import StepBounds, vocabulary_of
 from appliance.kernels.gpu.device import DTYPES, Device
+from appliance.kernels.gpu.device_sampler import DeviceSample, DeviceSampler
 from appliance.kernels.gpu.graphs import StepGraphs
 from appliance.kernels.gpu.inputs import InputBuffer
 from appliance.kernels.gpu.logits import DeviceLogits
 from appliance.kernels.gpu.matrices import DeviceMatrix, load_matrix, load_vector
 from appliance.kernels.gpu.operators.table import implementation
 from appliance.kernels.gpu.parts import ON_TORCH, Parts, triton_parts
-from appliance.kernels.gpu.sampler import sample
 from appliance.kernels.gpu.sizes import step_limits
 from appliance.kernels.gpu.step import BoundModel, DeviceStep
 from appliance.kernels.interface import GraphReport, StepInputs, WeightChange
@@ -57,7 +57,6 @@ class GpuExecutable:
         self._seconds: np.ndarray | None = None
         self._kept: torch.Tensor | None = None
         self._ahead: tuple[int, DeviceLogits] | None = None  # the step that was started: its revision, and its logits
-        self._sampled = device.zeros(limits.max_num_sampled, dtype=torch.int32)
         matrices, vectors = program.matrices(), program.vectors()
         self._matrices: dict[str, DeviceMatrix] = {}
         self._vectors: dict[str, torch.Tensor] = {}
@@ -91,6 +90,8 @@ class GpuExecutable:
         self._bound = BoundModel(device, dtype, buffers, self._matrices, self._vectors, *memory, self._kit)
         captures = functools.partial(can_capture, device=device, matrices=self._matrices, kit=self._kit)
         self._graphs = StepGraphs(self._calls, self._bound, execution.graphs, limits, captures)
+        draws = None if self._kit is None else self._kit.draws
+        self._sampler = DeviceSampler(limits.max_num_sampled, device, draws, self._graphs.memory)
 
     @property
     def early_rows(self) -> int:
@@ -121,11 +122,11 @@ class GpuExecutable:
         arrays = self._inputs.load(inputs, shape)
         own = arrays.unpadded()
         if inputs.follows:
-            own.token_ids.copy_(self._sampled[: len(own.token_ids)])
+            self._sampler.feed(own.token_ids)
         step = DeviceStep(self._bound, own)
         self._kept = None if self._program.kept is None else step.slot(self._program.kept)
         if self._program.given is not None and inputs.given is not None:
-            step.slot(self._program.given).copy_(torch.from_numpy(np.ascontiguousarray(inputs.given)))
+            step.slot(self._program.given).copy_(self._device.upload(inputs.given))
         if shape is None:
             self._run_operators(step)
         else:
@@ -160,13 +161,13 @@ class GpuExecutable:
         found: np.ndarray = self._kept.float().cpu().numpy()
         return found
 
-    @torch.inference_mode()
     def sample(self, logits: Logits, batch: SamplingBatch) -> SampledBatch:
+        return self.begin_sampling(logits, batch).result()
+
+    @torch.inference_mode()
+    def begin_sampling(self, logits: Logits, batch: SamplingBatch) -> DeviceSample:
         assert isinstance(logits, DeviceLogits), "logits are those of this executable"
-        check_sampling(batch, logits.values.shape[1])
-        sampled = sample(logits.values, batch, self._device, None if self._kit is None else self._kit.draw)
-        self._sampled[: batch.num_rows].copy_(sampled.token_ids)
-        return sampled.batch
+        return self._sampler.begin(logits.values, batch)
 
     @torch.inference_mode()
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
@@ -215,14 +216,14 @@ class GpuExecutable:
             **({"states": sum(slots.nbytes for slots in self._states)} if self._states else {}),
             **({} if self._adapters is None else {"adapters": self._adapters.size_bytes}),
             "activations": self._arena.nbytes,
-            "workspace": self._inputs.size_bytes + self._caches.spare_bytes + self._sampled.nbytes + scratch,
+            "workspace": self._inputs.size_bytes + self._caches.spare_bytes + self._sampler.size_bytes + scratch,
         }
 
     def close(self) -> None:
         """Frees everything: nothing else refers to the memory."""
         self._device.wait()
         del self._matrices, self._vectors, self._caches, self._states, self._inputs, self._adapters
-        del self._arena, self._bound, self._sampled, self._kept, self._kit, self._ahead, self._graphs
+        del self._arena, self._bound, self._sampler, self._kept, self._kit, self._ahead, self._graphs
 
 
 def _nothing(num_groups: int) -> StepInputs:

@@ -8,9 +8,9 @@ import torch
 
 from appliance.kernels.execution import Execution
 from appliance.kernels.gpu.device import Device
+from appliance.kernels.gpu.draws import Draws
 from appliance.kernels.gpu.matrices import DeviceMatrix, Pack
 from appliance.kernels.gpu.operators.table import Run
-from appliance.kernels.sampling import SamplingBatch
 from appliance.program.operators import Operator, StepProgram
 from appliance.program.routing import Experts
 
@@ -29,8 +29,8 @@ class Kit(Protocol):
     def has_experts(self, op: Experts, matrices: Mapping[str, DeviceMatrix]) -> bool:
         """Says whether kernels run these experts, without asking the device which were chosen."""
 
-    def draw(self, logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
-        """Filters and draws, as sampler.Draw."""
+    @property
+    def draws(self) -> Draws: ...
 
 
 class MakeKit(Protocol):

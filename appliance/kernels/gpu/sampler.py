@@ -15,22 +15,24 @@ from appliance.kernels.gpu.philox import uniforms
 from appliance.kernels.sampling import NO_LOGPROBS, NO_MASK, NO_TOKEN, SampledBatch, SamplingBatch
 from appliance.program.device_memory import LOGPROB_ROWS
 
+NOT_NUMBERS = NO_TOKEN - 1  # in Sampled.token_ids, where a logit is NaN
 _NEVER = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """The result on the device: token ids int32 [R], and the rest as in SampledBatch."""
+    """The result on the device: token ids int32 [R]; ids, values and ranks of log-probabilities as in SampledBatch,
+    but also for what rows did not ask for."""
 
     token_ids: torch.Tensor
-    batch: SampledBatch
+    logprobs: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None
 
 
 Draw = Callable[[torch.Tensor, SamplingBatch], torch.Tensor]
 
 
 def sample(raw: torch.Tensor, batch: SamplingBatch, device: Device, draw: Draw | None = None) -> Sampled:
-    """Samples rows of logits f32 [R, V] without changing them. It waits for the device once, for the tokens.
+    """Samples rows of logits f32 [R, V] without changing them. Nothing waits for the device.
 
     draw: filters and draws, and returns int [R], from logits after masks, biases and penalties; torch does this if it
     is None, or if log-probabilities of the filtered logits are wanted.
@@ -44,16 +46,15 @@ def sample(raw: torch.Tensor, batch: SamplingBatch, device: Device, draw: Draw |
         kept, tokens = adjusted, draw(adjusted, batch)
     given = batch.given_token_ids
     if (given != NO_TOKEN).any():
-        wanted = device.put(given)
+        wanted = device.upload(given)
         tokens = torch.where(wanted != NO_TOKEN, wanted, tokens)
-    tokens = torch.where(raw.isnan().any(-1), NO_TOKEN, tokens).int()
-    found = _logprobs(raw, kept, tokens, batch)
-    token_ids = tokens.cpu().numpy()
-    result = SampledBatch(token_ids, int(np.count_nonzero(token_ids == NO_TOKEN)))
-    if found is not None:
-        result.logprob_ids, result.logprobs, result.ranks = (part.cpu().numpy() for part in found)
-        _leave_out(result, batch)
-    return Sampled(tokens, result)
+    tokens = torch.where(not_numbers(raw), NOT_NUMBERS, tokens).int()
+    return Sampled(tokens, _logprobs(raw, kept, tokens, batch))
+
+
+def not_numbers(logits: torch.Tensor) -> torch.Tensor:
+    """Returns bool [R], where a row has a logit that is no number."""
+    return logits.isnan().any(-1)
 
 
 def _constrained(raw: torch.Tensor, batch: SamplingBatch, device: Device) -> torch.Tensor:
@@ -63,10 +64,10 @@ def _constrained(raw: torch.Tensor, batch: SamplingBatch, device: Device) -> tor
         logits = logits.masked_fill(~_allowed(batch, raw.shape[1], device), _NEVER)
     if len(batch.forbidden_ids):
         rows, ids = _scattered(batch.forbidden_start, batch.forbidden_ids, device)
-        logits = logits.index_put((rows, ids), torch.tensor(_NEVER, device=raw.device))
+        logits = logits.index_put((rows, ids), logits.new_full((), _NEVER))
     if len(batch.bias_ids):
         rows, ids = _scattered(batch.bias_start, batch.bias_ids, device)
-        logits = logits.index_put((rows, ids), device.put(batch.bias_values), accumulate=True)
+        logits = logits.index_put((rows, ids), device.upload(batch.bias_values), accumulate=True)
     return logits
 
 
@@ -75,13 +76,13 @@ def _allowed(batch: SamplingBatch, width: int, device: Device) -> torch.Tensor:
     used, places = np.unique(batch.mask_row, return_inverse=True)
     words = batch.mask_bits[np.maximum(used, 0)].view(np.int32)
     words = np.where((used == NO_MASK)[:, None], np.int32(-1), words)
-    bits = device.put(words)[:, :, None] >> torch.arange(32, dtype=torch.int32, device=device.name) & 1
-    return bits.flatten(1)[:, :width].bool()[device.put(places.astype(np.int32))]
+    bits = device.upload(words)[:, :, None] >> torch.arange(32, dtype=torch.int32, device=device.name) & 1
+    return bits.flatten(1)[:, :width].bool()[device.upload(places.astype(np.int32))]
 
 
 def _scattered(start: np.ndarray, ids: np.ndarray, device: Device) -> tuple[torch.Tensor, torch.Tensor]:
     rows = np.repeat(np.arange(len(start) - 1), np.diff(start))
-    return device.put(rows), device.put(ids.astype(np.int64))
+    return device.upload(rows), device.upload(ids.astype(np.int64))
 
 
 def _penalized(logits: torch.Tensor, batch: SamplingBatch, device: Device) -> torch.Tensor:
@@ -89,13 +90,13 @@ def _penalized(logits: torch.Tensor, batch: SamplingBatch, device: Device) -> to
     if not penalized:
         return logits
     rows, ids, counts = _seen(batch, penalized)
-    at = (device.put(rows), device.put(ids))
-    values, penalty = logits[at], device.put(batch.repetition_penalty)[at[0]]
+    at = (device.upload(rows), device.upload(ids))
+    values, penalty = logits[at], device.upload(batch.repetition_penalty)[at[0]]
     lowered = torch.where(values > 0, values / penalty, values * penalty)
     values = torch.where(penalty == 1, values, lowered)
-    output = device.put(counts)
-    values = values - output * device.put(batch.frequency_penalty)[at[0]]
-    values = values - (output > 0) * device.put(batch.presence_penalty)[at[0]]
+    output = device.upload(counts)
+    values = values - output * device.upload(batch.frequency_penalty)[at[0]]
+    values = values - (output > 0) * device.upload(batch.presence_penalty)[at[0]]
     return logits.index_put(at, values)
 
 
@@ -117,13 +118,13 @@ def _kept(adjusted: torch.Tensor, batch: SamplingBatch, device: Device) -> torch
     drawn = batch.temperature > 0
     if not drawn.any():
         return adjusted
-    temperature = device.put(np.where(drawn, batch.temperature, np.float32(1)))[:, None]
-    scaled = torch.where(device.put(drawn)[:, None], adjusted / temperature, adjusted)
+    temperature = device.upload(np.where(drawn, batch.temperature, np.float32(1)))[:, None]
+    scaled = torch.where(device.upload(drawn)[:, None], adjusted / temperature, adjusted)
     filters = drawn & ((batch.min_p > 0) | (batch.top_k > 0) | (batch.top_p < 1))
     rows = np.flatnonzero(filters)
     if len(rows) == 0:
         return scaled
-    at = device.put(rows)
+    at = device.upload(rows)
     return scaled.index_copy(0, at, _filtered(scaled[at], batch, rows, device))
 
 
@@ -131,7 +132,7 @@ def _filtered(scaled: torch.Tensor, batch: SamplingBatch, rows: np.ndarray, devi
     """A filter keeps the first tokens in the order of falling logits; of equal ones the lower id comes first."""
     ordered, order = torch.sort(scaled, dim=-1, descending=True, stable=True)
     keep = torch.isfinite(scaled).sum(-1)
-    min_p, top_k, top_p = (device.put(column[rows]) for column in (batch.min_p, batch.top_k, batch.top_p))
+    min_p, top_k, top_p = (device.upload(column[rows]) for column in (batch.min_p, batch.top_k, batch.top_p))
     least = ordered[:, 0] + torch.log(min_p)
     keep = torch.where(min_p > 0, (scaled >= least[:, None]).sum(-1), keep)
     keep = torch.where(top_k > 0, torch.minimum(keep, top_k.long()), keep)
@@ -151,10 +152,10 @@ def _chosen(kept: torch.Tensor, batch: SamplingBatch, device: Device) -> torch.T
     greedy = (kept == top).int().argmax(-1)
     drawn = batch.temperature > 0
     if drawn.any():
-        numbers = device.put(uniforms(batch.seed, batch.position))
+        numbers = device.upload(uniforms(batch.seed, batch.position))
         cumulative = torch.exp(kept.double() - top.double()).cumsum(-1)
         place = torch.searchsorted(cumulative, (numbers[:, None] * cumulative[:, -1:]), right=True)[:, 0]
-        greedy = torch.where(device.put(drawn), place, greedy)
+        greedy = torch.where(device.upload(drawn), place, greedy)
     return torch.where(torch.isfinite(top[:, 0]), greedy, NO_TOKEN)
 
 
@@ -187,7 +188,7 @@ def _best(
     return ids.int(), values.gather(1, ids), ranks.int()
 
 
-def _leave_out(result: SampledBatch, batch: SamplingBatch) -> None:
+def leave_out(result: SampledBatch, batch: SamplingBatch) -> None:
     """Takes away what a row did not ask for, and all of rows that failed."""
     assert result.logprob_ids is not None
     assert result.logprobs is not None

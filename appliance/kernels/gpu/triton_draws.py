@@ -4,9 +4,10 @@ import numpy as np
 import torch
 
 from appliance.kernels.gpu.device import Device
+from appliance.kernels.gpu.draws import DrawKind
 from appliance.kernels.gpu.triton.sampling import SamplerWorkspace, sample
 from appliance.kernels.sampling import SamplingBatch
-from appliance.program.device_memory import DRAW_CHUNKS
+from appliance.program.device_memory import DRAW_CHUNKS, DRAW_COLUMN_BYTES
 
 
 class DrawMemory:
@@ -16,28 +17,48 @@ class DrawMemory:
         """chunks: programs of a row."""
         self._device = device
         self._most = SamplerWorkspace.allocate(max_rows, device.name, chunks)
+        self._staging = device.staging(DRAW_COLUMN_BYTES * max_rows)
+        self._columns = device.zeros(DRAW_COLUMN_BYTES * max_rows, dtype=torch.uint8)
+        self._copied = device.event()
 
     @property
     def size_bytes(self) -> int:
         most = self._most
-        parts = (most.top, most.counts, most.masses, most.keys, most.rest, most.limits, most.sums)
+        parts = (most.top, most.counts, most.masses, most.keys, most.rest, most.limits, most.sums, self._columns)
         return sum(part.nbytes for part in parts)
 
-    def draw(self, logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
-        """Returns int32 [R] from logits f32 [R, V] after masks, biases and penalties."""
+    def load(self, batch: SamplingBatch) -> DrawKind:
         drawn = batch.temperature > 0
         with np.errstate(divide="ignore"):  # no min_p is the logarithm of zero
             least = np.log(batch.min_p)
         top_k, top_p = np.where(drawn, batch.top_k, 0), np.where(drawn, batch.top_p, np.float32(1))
-        columns = (batch.temperature, top_k.astype(np.int32), top_p, least.astype(np.float32))
-        numbers = (batch.seed.view(np.int64), batch.position.view(np.int64))
+        self._copied.wait()  # the host's memory is free again only then
+        values: tuple[np.ndarray, ...] = (batch.seed, batch.position, batch.temperature, top_k, top_p, least)
+        for column, numbers in zip(self._views(self._staging, batch.num_rows), values, strict=True):
+            column.numpy()[:] = numbers.view(np.int64) if numbers.dtype == np.uint64 else numbers
+        self._columns.copy_(self._staging, non_blocking=True)
+        self._copied.record()
+        return DrawKind(batch.num_rows, bool((~drawn | (top_k > 0)).any()), bool((top_p < 1).any()))
+
+    def run(self, logits: torch.Tensor, kind: DrawKind, out: torch.Tensor) -> None:
+        seeds, positions, temperatures, top_ks, top_ps, least = self._views(self._columns, kind.num_rows)
+        numbers = (temperatures, top_ks, top_ps, least, seeds, positions)
+        sample(logits, *numbers, out, self._of(kind.num_rows), kind.by_count, kind.by_mass)
+
+    def draw(self, logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
         out = torch.empty(batch.num_rows, dtype=torch.int32, device=self._device.name)
-        by_count, by_mass = bool((~drawn | (top_k > 0)).any()), bool((top_p < 1).any())
-        temperature, top_ks, top_ps, min_logs = (self._device.put(column) for column in columns)
-        seeds, positions = (self._device.put(column) for column in numbers)
-        given = (temperature, top_ks, top_ps, min_logs, seeds, positions)
-        sample(logits, *given, out, self._of(batch.num_rows), by_count, by_mass)
+        self.run(logits, self.load(batch), out)
         return out
+
+    def _views(self, memory: torch.Tensor, rows: int) -> list[torch.Tensor]:
+        """Returns the columns of the first rows: seeds and positions int64, temperatures f32, top_k int32, top_p and
+        the logarithms of min_p f32. They lie at the same places for any number of rows."""
+        most = len(memory) // DRAW_COLUMN_BYTES
+        wide = memory[: 16 * most].view(torch.int64).view(2, most)
+        narrow = memory[16 * most :].view(torch.float32).view(4, most)
+        temperatures, top_ks, top_ps, least = narrow
+        columns = (*wide, temperatures, top_ks.view(torch.int32), top_ps, least)
+        return [column[:rows] for column in columns]
 
     def _of(self, rows: int) -> SamplerWorkspace:
         """Returns the memory's part for exactly so many rows."""

@@ -19,7 +19,6 @@ from appliance.kernels.gpu.triton.attention_prefill import PrefillTile, choose_p
 from appliance.kernels.gpu.triton.experts import ExpertMatrices, ExpertWorkspace
 from appliance.kernels.gpu.triton_draws import DrawMemory
 from appliance.kernels.gpu.triton_experts import ExpertMemory, expert_matrices
-from appliance.kernels.sampling import SamplingBatch
 from appliance.program.caches import kv_scale_bytes
 from appliance.program.device_memory import ExpertShape, expert_shapes, product_numbers, share_numbers
 from appliance.program.operators import PagedAttention, StepProgram
@@ -65,13 +64,13 @@ class TritonKit:
         self._parts = device.zeros(products, dtype=torch.float32)
         shapes = expert_shapes(programs)
         self._experts = {shape: ExpertMemory(shape, sizes.num_tokens, dtype, device) for shape in shapes}
-        self._draws = DrawMemory(limits.max_num_sampled, device)
+        self.draws = DrawMemory(limits.max_num_sampled, device)
         self._tables: dict[str, ExpertMatrices | None] = {}
 
     @property
     def size_bytes(self) -> int:
         experts = sum(memory.size_bytes for memory in self._experts.values())
-        return self.attention_workspace.nbytes + self._parts.nbytes + experts + self._draws.size_bytes
+        return self.attention_workspace.nbytes + self._parts.nbytes + experts + self.draws.size_bytes
 
     def attention(self, op: PagedAttention) -> AttentionPlan:
         return self._attention[id(op)]
@@ -97,10 +96,6 @@ class TritonKit:
 
     def has_experts(self, op: Experts, matrices: Mapping[str, DeviceMatrix]) -> bool:
         return self.expert_matrices(op, matrices) is not None
-
-    def draw(self, logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
-        """Filters and draws without sorting, a row spread over programs."""
-        return self._draws.draw(logits, batch)
 
     def _plan(self, op: PagedAttention) -> AttentionPlan:
         sizes = (op.num_heads // op.num_kv_heads, op.head_dim, op.value_width, self._dtype, self.arch)

@@ -9,15 +9,21 @@ import torch
 from appliance.kernels.errors import StepError
 from appliance.kernels.gpu.checks import check_sampling
 from appliance.kernels.gpu.device import Device
+from appliance.kernels.gpu.device_sampler import DeviceSampler
+from appliance.kernels.gpu.draws import Draws
 from appliance.kernels.gpu.philox import uniforms
-from appliance.kernels.gpu.sampler import sample
 from appliance.kernels.logits import HostLogits
 from appliance.kernels.reference.sampler import ReferenceSampler, philox_uniform
-from appliance.kernels.sampling import NO_TOKEN, SamplingBatch
+from appliance.kernels.sampling import NO_TOKEN, SampledBatch, SamplingBatch
 from tests.kernels.test_sampling import empty_batch
 
 ROWS, VOCAB = 24, 97
 CPU = Device(torch.device("cpu"))
+
+
+def sampled(logits: np.ndarray, batch: SamplingBatch, draws: Draws | None = None) -> SampledBatch:
+    sampler = DeviceSampler(len(logits), CPU, draws, None)
+    return sampler.begin(torch.from_numpy(logits), batch).result()
 
 
 def varied(seed: int, rows: int = ROWS) -> tuple[np.ndarray, SamplingBatch]:
@@ -57,7 +63,7 @@ def varied(seed: int, rows: int = ROWS) -> tuple[np.ndarray, SamplingBatch]:
 def test_tokens_and_logprobs_are_those_of_the_oracle(seed: int, mode: str) -> None:
     logits, batch = varied(seed)
     batch = dataclasses.replace(batch, logprobs_mode=mode)
-    got, want = sample(torch.from_numpy(logits), batch, CPU).batch, ReferenceSampler().sample(HostLogits(logits), batch)
+    got, want = sampled(logits, batch), ReferenceSampler().sample(HostLogits(logits), batch)
     np.testing.assert_array_equal(got.token_ids, want.token_ids)
     assert got.num_failed == want.num_failed
     assert want.logprob_ids is not None
@@ -75,7 +81,7 @@ def test_rows_that_cannot_say_anything_have_no_token() -> None:
     batch = empty_batch(3, 40)
     batch.temperature[2], batch.mask_row[2] = 1, 0
     batch.mask_bits = np.zeros((1, 2), np.uint32)
-    result = sample(torch.from_numpy(logits), batch, CPU).batch
+    result = sampled(logits, batch)
     assert (result.token_ids.tolist(), result.num_failed) == ([NO_TOKEN] * 3, 3)
 
 

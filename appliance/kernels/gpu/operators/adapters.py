@@ -26,7 +26,9 @@ class DeviceRows(NamedTuple):
         assert adapters is not None, "the program was bound with places"
         sequences = step.sequence_of(extent)
         present = tuple(sorted({slot for slot in given.slots.tolist() if slot >= 0}))
-        return cls(adapters, present, device.put(given.slots)[sequences], device.put(given.scales)[sequences][:, None])
+        return cls(
+            adapters, present, device.upload(given.slots)[sequences], device.upload(given.scales)[sequences][:, None]
+        )
 
     def some(self, rows: torch.Tensor) -> "DeviceRows":
         """Returns those of some of the rows, in this order."""
