@@ -76,6 +76,11 @@ class KernelSetFacts(msgspec.Struct, frozen=True):
         """The processor level of this set's native library; None if it has none."""
         return self.name.removeprefix("cpu-") if self.name.startswith("cpu-") else None
 
+    @property
+    def can_share_prefixes(self) -> bool:
+        """True if decodes that begin alike read what they share once for all (cascade attention)."""
+        return self.level is not None
+
 
 def _on_torch(name: str, device: DeviceKind, support: SupportClass, *, is_automatic: bool = True) -> KernelSetFacts:
     """One executor of step programs on torch. On the CPU it is there so that its logic is tested."""

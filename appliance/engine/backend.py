@@ -124,7 +124,8 @@ def execution_of(plan: EnginePlan, config: SchedulerConfig) -> Execution:
     numerics = Numerics(precision.kv_dtype, precision.quantize_activations, activation_dtype=precision.activations)
     if plan.adapters is not None:
         numerics = replace(numerics, lora_dtype=plan.adapters.dtype)
-    placement = Placement(plan.kernels.num_threads, plan.device, plan.kernels.screen_logits)
+    kernels = plan.kernels
+    placement = Placement(kernels.num_threads, plan.device, kernels.share_prefixes, kernels.screen_logits)
     return Execution(limits, numerics, placement, Graphs(plan.graphs.decode_sizes, plan.graphs.token_sizes))
 
 

@@ -36,6 +36,7 @@ class Placement:
 
     num_threads: int
     device: str = "cpu"
+    share_prefixes: bool = True  # decodes read a prefix that they share once for all, where the set can (cascade)
     screen_logits: bool = False  # keep a copy of the head in fewer bits, for steps that need only the largest logits
 
 

@@ -124,7 +124,20 @@ def plan_kernels(
         support=support,
         choices=tuple(_choice(record, variant, selection) for record, found in used.items() for variant in found),
         num_threads=_num_threads(inputs, ledger),
+        share_prefixes=_share_prefixes(inputs, chosen, program, ledger),
     )
+
+
+def _share_prefixes(inputs: PlanInputs, chosen: KernelSetFacts, program: PlannedProgram, ledger: Ledger) -> bool:
+    """Whether decodes read a prefix that they share once for all; in layers with a window each reads its own."""
+    path, spec_path = "kernels.share_prefixes", "model.disable_cascade_attn"
+    is_disabled = inputs.spec.model.disable_cascade_attn
+    if chosen.can_share_prefixes and None in program.program.kv_layout().windows:
+        return ledger.take(path, spec_path, not is_disabled) if is_disabled else True
+    if is_disabled:
+        lacks = "no layer sees all tokens" if chosen.can_share_prefixes else f"{chosen.name} shares none"
+        ledger.decide(path, False, "computed", f"{spec_path} changes nothing: {lacks}")
+    return False
 
 
 def _is_ours(record: type[Operator], kernels: KernelSetFacts) -> bool:

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "matrix.h"
+#include "appliance_switches.h"
 #include "program.h"
 #include "screen.h"
 #include "status.h"
@@ -89,6 +90,7 @@ int32_t appl_program_finish(appl_program* program) {
 void appl_program_cancel(appl_program* program) { program->cancel(); }
 void appl_program_time_operators(appl_program* program, double* seconds) { program->time_operators(seconds); }
 uint64_t appl_program_shared_keys(const appl_program* program) { return program->shared_keys(); }
+void appl_program_disable_cascade(appl_program* program) { program->disable_cascade(); }
 int32_t appl_program_copy_blocks(appl_program* program, const int32_t* pairs, int32_t num_pairs) {
   return appl::guarded([&] { program->copy_blocks(pairs, num_pairs); });
 }

@@ -350,7 +350,9 @@ void appl_program::run_ahead() noexcept {
 void appl_program::run_operators(const appl_step& step, double* seconds) {
   if (step.num_tokens == 0) return run_states(step);
   if (max_heads_ > 0) {
-    for (size_t i = 0; i < groups_.size(); ++i) groups_[i].cascade.set(appl::of_group(step, int(i)), groups_[i].sees_all);
+    for (size_t i = 0; i < groups_.size(); ++i) {
+      groups_[i].cascade.set(appl::of_group(step, int(i)), groups_[i].sees_all && shares_prefixes_);
+    }
   }
   if (adapter_bytes_ > 0) {
     adapted_tokens_.set(step, APPL_TOKENS);

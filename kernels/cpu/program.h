@@ -36,6 +36,7 @@ struct appl_program {
   // Adds the seconds of operator i to seconds[i] from the next run on; null ends it.
   void time_operators(double* seconds) { operator_seconds_ = seconds; }
   void copy_blocks(const int32_t* pairs, int num_pairs);
+  void disable_cascade() { shares_prefixes_ = false; }
   // The shared keys of the last step; see Cascade.
   uint64_t shared_keys() const;
   // Both use the larger workspace from now on; they must not run at once.
@@ -99,6 +100,7 @@ struct appl_program {
 
   appl_pool& pool_;
   const appl_limits limits_;
+  bool shares_prefixes_ = true;
   std::vector<appl::KvLayer> layers_;
   std::vector<appl_state> states_;
   std::vector<bool> has_operator_;  // by state

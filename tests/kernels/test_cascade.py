@@ -1,5 +1,7 @@
 """Decodes whose block tables begin with the same blocks: these are read once, and each gets the same bits as alone."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -291,3 +293,15 @@ def test_any_crowd(native: CpuKernelSet, seed: int) -> None:
     executable.run(crowd.decode(*order))
     assert executable.shared_keys > LEAST_SAVED
     check_rows(executable, crowd, order)
+
+
+def test_decodes_read_alone_where_that_is_asked_for(native: CpuKernelSet) -> None:
+    crowd = tree()
+    order, bounds = crowd.shuffled(), bounds_of(crowd)
+    alone = make(native, PLAIN, replace(bounds, placement=replace(bounds.placement, share_prefixes=False)))
+    crowd.fill(alone)
+    shared = executable_for(native, PLAIN, crowd)
+    expected = logits_of(shared, crowd.decode(*order)).copy()
+    assert shared.shared_keys > 0
+    assert (logits_of(alone, crowd.decode(*order)) == expected).all()
+    assert alone.shared_keys == 0

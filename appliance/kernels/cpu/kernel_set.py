@@ -113,6 +113,9 @@ class CpuExecutable:
         self._program = self._create_program(program, native_limits, resources)
         self._adapted = self._program if adapted is None else self._create_program(adapted, native_limits, resources)
         library.functions.appl_program_share_workspace(self._program, self._adapted)
+        if not placement.share_prefixes:
+            for each in (self._program, self._adapted):
+                library.disable_cascade(each)
         shape = (limits.max_num_sampled, program.logits.width)
         memory, start = self._at.place(program.logits)
         self._logits = memory.floats(start, shape[0] * shape[1]).reshape(shape)

@@ -32,6 +32,16 @@ class Library:
             message = f"native library {path.name} has ABI version {version}, this package needs {abi.ABI_VERSION}"
             raise KernelSetError(message, hint=rebuild_hint(built_levels()))
 
+    def disable_cascade(self, program: ctypes.c_void_p) -> None:
+        """Lets decodes of a program read by themselves what they share. Raises BindError for a library that was built
+        before there was this switch."""
+        function = getattr(self.functions, "appl_program_disable_cascade", None)
+        if function is None:
+            message = "the native library cannot switch cascade attention off"
+            raise BindError(message, hint=rebuild_hint(built_levels()))
+        function.restype, function.argtypes = None, (ctypes.c_void_p,)
+        function(program)
+
     def last_error(self) -> str:
         return bytes(self.functions.appl_last_error()).decode()
 

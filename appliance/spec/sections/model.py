@@ -150,7 +150,11 @@ class ModelSection(Section):
     disable_sliding_window: bool = field(
         False, "Attend to everything in window layers, and cap the context to the window.", built=False
     )
-    disable_cascade_attn: bool = field(False, "Never use shared-prefix attention.", built=False)
+    disable_cascade_attn: bool = field(
+        False,
+        "Decodes whose prompts begin alike read what they share each by itself (no cascade attention). Tokens are the "
+        "same, and such steps slower.",
+    )
     seed: NonNegativeInt = field(0, "Seed of requests that bring none.")
     max_logprobs: Logprobs = field(20, "Most log-probabilities a request may ask for; -1 is no limit.", apply="live")
     logprobs_mode: Literal["raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"] = field(
