@@ -61,6 +61,13 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def _why(error: Exception) -> str:
+    """Returns the reason of an end in one sentence."""
+    if isinstance(error, ApplianceError):
+        return f"{error}{f'; {error.hint}' if error.hint else ''}"
+    return f"{type(error).__name__}: {error}"
+
+
 def _end_orphaned(endpoint: str) -> None:
     """Removes the socket and exits at once: the parent process, which would clean up, is gone."""
     remove_orphan(endpoint)
@@ -98,9 +105,9 @@ class EngineProcess:
         try:
             loop = boot(self._plan, self._front.broadcast, interpreter_s=process_age_s())
         except (ApplianceError, ValueError, OSError, MemoryError) as error:
-            hint = f"; {error.hint}" if isinstance(error, ApplianceError) and error.hint else ""
+            reason = _why(error) if isinstance(error, ApplianceError) else str(error)
             is_lasting = isinstance(error, LASTING)
-            return self._die(f"the engine could not start: {error}{hint}", EXIT_NOT_STARTED, is_lasting=is_lasting)
+            return self._die(f"the engine could not start: {reason}", EXIT_NOT_STARTED, is_lasting=is_lasting)
         except Exception as error:  # noqa: BLE001 - a fault of ours: the log gets the traceback, the clients a reason
             _log.exception("the engine could not start")
             return self._die(f"the engine could not start: {type(error).__name__}: {error}", EXIT_DEAD)
@@ -112,7 +119,7 @@ class EngineProcess:
             self._serve(loop)
         except Exception as error:  # noqa: BLE001 - after any exception, every open request must get an error
             _log.exception("the engine died")
-            reason = f"the engine died in step {loop.pulse.step}: {type(error).__name__}: {error}"
+            reason = f"the engine died in step {loop.pulse.step}: {_why(error)}"
             self._fail_all(loop, reason, ErrorKind.INTERNAL)
             return self._die(reason, EXIT_DEAD)
         self._fail_all(loop, "the engine was shut down", ErrorKind.UNAVAILABLE)

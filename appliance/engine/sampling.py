@@ -11,7 +11,7 @@ from appliance.engine.processors import RowProcessors
 from appliance.engine.report import without_token
 from appliance.engine.rows import Rows
 from appliance.engine.step import RowError
-from appliance.kernels.errors import StepError
+from appliance.kernels.errors import ExecutableError, StepError
 from appliance.kernels.interface import Executable, Feeding
 from appliance.kernels.logits import Logits
 from appliance.kernels.sampling import LogprobsMode, SampledBatch, SamplingBatch
@@ -85,6 +85,8 @@ class RowSampler:
         try:
             batch = self._batches.build(wanted, failed)
             batch, faults = self._processors.apply(wanted, batch, logits, failed)
+        except ExecutableError:  # no row is to blame
+            raise
         except Exception as error:
             raise _BatchError("the parameters of some row cannot be gathered") from error
         laps.lap("prepare sampling")

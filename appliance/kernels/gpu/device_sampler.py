@@ -10,6 +10,7 @@ import torch
 from appliance.kernels.gpu.checks import check_sampling, penalized_rows
 from appliance.kernels.gpu.device import Device, DeviceEvent, GraphMemory, Replay
 from appliance.kernels.gpu.draws import DrawKind, Draws
+from appliance.kernels.gpu.failures import says_failures
 from appliance.kernels.gpu.sampler import NOT_NUMBERS, leave_out, not_numbers, sample
 from appliance.kernels.sampling import NO_LOGPROBS, NO_MASK, NO_TOKEN, SampledBatch, SamplingBatch
 
@@ -26,6 +27,7 @@ class DeviceSample:
     logprobs: Sequence[torch.Tensor] | None
     copied: DeviceEvent
 
+    @says_failures
     def result(self) -> SampledBatch:
         """Waits for the tokens, and for nothing that was given to the device after them."""
         self.copied.wait()

@@ -99,17 +99,26 @@ class StepGraphs:
 
     def _capture(self, segment: Segment, arrays: StepArrays) -> Replay:
         """Runs a segment, which compiles and loads its kernels, and then captures it."""
-        assert self.memory is not None, "there are graphs"
         most = self._limits.max_num_batched_tokens
         step = DeviceStep(self._bound, arrays, most if segment.extent is Extent.SAMPLED else None)
         _call(segment, step)
         started = self._clock()
-        replay = self.memory.capture(lambda: _call(segment, step))
+        replay = self._captured_or_called(lambda: _call(segment, step))
         seconds = self._clock() - started
         self._seconds += seconds
         self._not_before = max(self._not_before, started) + seconds / MOST_SHARE
         _log.debug("a graph was captured", extra=fields(rows=arrays.shape.num_tokens, seconds=round(seconds, 4)))
         return replay
+
+    def _captured_or_called(self, work: Callable[[], None]) -> Replay:
+        """Captures work. Where the device does not take that, the work itself is called in place of a graph, over the
+        same memory: the step is right, and no faster."""
+        assert self.memory is not None, "there are graphs"
+        try:
+            return self.memory.capture(work)
+        except RuntimeError as error:
+            _log.error("a graph could not be captured", extra=fields(reason=str(error).partition("\n")[0]))
+            return work
 
 
 def _key(shape: StepShape) -> tuple[bool, int, int]:

@@ -15,6 +15,7 @@ from appliance.kernels.gpu.capturing import can_capture
 from appliance.kernels.gpu.checks import StepBounds, vocabulary_of
 from appliance.kernels.gpu.device import DTYPES, Device
 from appliance.kernels.gpu.device_sampler import DeviceSample, DeviceSampler
+from appliance.kernels.gpu.failures import says_failures
 from appliance.kernels.gpu.graphs import StepGraphs
 from appliance.kernels.gpu.inputs import InputBuffer
 from appliance.kernels.gpu.logits import DeviceLogits
@@ -114,6 +115,7 @@ class GpuExecutable:
         ahead, self._ahead = self._ahead, None
         return ahead[1] if ahead is not None and ahead[0] == inputs.revision else self._launch(inputs)
 
+    @says_failures
     @torch.inference_mode()
     def _launch(self, inputs: StepInputs) -> DeviceLogits:
         self._bounds.check(inputs)
@@ -147,6 +149,7 @@ class GpuExecutable:
     def graphs(self) -> GraphReport:
         return self._graphs.report
 
+    @says_failures
     @torch.inference_mode()
     def capture_next(self) -> bool:
         shape = self._graphs.next_shape()
@@ -155,6 +158,7 @@ class GpuExecutable:
         self._graphs.run(self._inputs.load(_nothing(len(self._program.kv_layout().groups)), shape))
         return True
 
+    @says_failures
     def kept(self) -> np.ndarray:
         """Copies what the last step kept to the host, and waits for it."""
         assert self._kept is not None, "the program keeps nothing"
@@ -164,11 +168,13 @@ class GpuExecutable:
     def sample(self, logits: Logits, batch: SamplingBatch) -> SampledBatch:
         return self.begin_sampling(logits, batch).result()
 
+    @says_failures
     @torch.inference_mode()
     def begin_sampling(self, logits: Logits, batch: SamplingBatch) -> DeviceSample:
         assert isinstance(logits, DeviceLogits), "logits are those of this executable"
         return self._sampler.begin(logits.values, batch)
 
+    @says_failures
     @torch.inference_mode()
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copies blocks (source, destination). Raises StepError for a block number out of range."""
@@ -182,6 +188,7 @@ class GpuExecutable:
     def mover(self) -> TensorMover:
         return TensorMover(self._caches.lanes, self._states)
 
+    @says_failures
     def put_adapter(self, slot: int, changes: Mapping[str, WeightChange]) -> None:
         self._own_adapters().put(slot, changes)
 

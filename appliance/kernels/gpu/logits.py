@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+from appliance.kernels.gpu.failures import says_failures
 from appliance.kernels.logits import Float32Array
 
 
@@ -17,6 +18,7 @@ class DeviceLogits:
     def num_rows(self) -> int:
         return len(self.values)
 
+    @says_failures
     def row(self, at: int) -> Float32Array:
         """Copies row `at` to the host, and waits for it."""
         row: Float32Array = self.values[at].cpu().numpy()

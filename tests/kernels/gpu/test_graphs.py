@@ -1,6 +1,7 @@
 """Which steps become graphs, when, and that what pads a step is written nowhere. On torch's CPU device."""
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 from appliance.kernels.execution import Graphs
 from appliance.kernels.gpu import graphs
+from appliance.kernels.gpu.device import KeptCalls
 from appliance.kernels.gpu.kernel_set import GpuExecutable, GpuKernelSet
 from appliance.kernels.layout import Layout
 from tests.kernels.harness import Graph, batch_step, execution_of, logits_of
@@ -103,3 +105,16 @@ def test_a_profile_measures_operators_one_by_one() -> None:
     executable.time_operators(seconds)
     decode(executable)
     assert (seconds > 0).all()
+
+
+def test_what_cannot_be_captured_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The steps are right all the same, and run operator by operator over the padded size."""
+
+    def refuses(self: KeptCalls, work: Callable[[], None]) -> Callable[[], None]:
+        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    executable, plain = bound(), bound(Graphs())
+    monkeypatch.setattr(KeptCalls, "capture", refuses)
+    for position in range(15, 15 + graphs.LEAST_STEPS + 3):
+        np.testing.assert_allclose(decode(executable, position), decode(plain, position), rtol=1e-5, atol=1e-5)
+    assert executable.graphs.num_captured == 1
