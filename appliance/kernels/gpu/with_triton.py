@@ -6,6 +6,7 @@ from appliance.kernels.gpu.packed_matrix import packed_matrix
 from appliance.kernels.gpu.parts import Parts
 from appliance.kernels.gpu.triton_kit import TritonKit
 from appliance.program import operators as ops
+from appliance.program.attention import HeadLinear
 from appliance.program.routing import Experts
 from appliance.program.states import GatedDelta, RgLru, ShortConv, StateSpace
 
@@ -22,6 +23,7 @@ _TABLE: dict[type[ops.Operator], Run] = {
     ops.GatherRows: by_triton.gather_rows,
     ops.Embed: by_triton.embed,
     Experts: by_triton.experts,
+    HeadLinear: by_triton.head_linear,
     GatedDelta: states_by_triton.gated_delta,
     RgLru: states_by_triton.rg_lru,
     ShortConv: states_by_triton.short_conv,

@@ -14,6 +14,7 @@ from appliance.kernels.gpu.triton.attention_prefill import choose_prefill, prefi
 from appliance.kernels.gpu.triton.column_states import rg_lru, short_conv
 from appliance.kernels.gpu.triton.experts import ExpertMatrices, ExpertOptions, ExpertWorkspace, Matrix, mixture
 from appliance.kernels.gpu.triton.gather import gather_rows
+from appliance.kernels.gpu.triton.head_linear import head_linear
 from appliance.kernels.gpu.triton.kv_codes import KINDS, KvTensors
 from appliance.kernels.gpu.triton.linear import few_rows, gemv
 from appliance.kernels.gpu.triton.linear_tiles import choose_linear
@@ -106,6 +107,12 @@ def _states(arch: str) -> None:
     state_space(x, group, group, x, vector(65536), vector(4096), vector(4096), x, states(16, 4096))
     short_conv(x, vector(4 * 4096), vector(4096), x, states(3, 4096), "silu")
     rg_lru(x, x, x, meta(16, dtype=_I32), vector(4096), vector(4096), vector(4096), x, states(4096))
+
+
+def _head_linear(arch: str) -> None:
+    """DeepSeek V3's queries and outputs."""
+    head_linear(meta(16, 128 * 128), meta(128 * 512, 128), meta(16, 128 * 64), meta(16, 128 * 576), 128)
+    head_linear(meta(64, 128 * 512), meta(128 * 128, 512), None, meta(64, 128 * 128), 128)
 
 
 def _decode(shape: AttentionShape) -> Case:
@@ -223,6 +230,7 @@ CASES: Final[dict[str, Case]] = {
     "elementwise": _elementwise,
     "draws": _draws,
     "states": _states,
+    "head linear": _head_linear,
     **{f"decode {name}": _decode(shape) for name, shape in _ATTENTION.items()},
     **{f"prefill {name}": _prefill(shape) for name, shape in _ATTENTION.items()},
     "linear 1": _linear(1, 6144, 4096),

@@ -2,6 +2,7 @@
 
 import torch
 
+from appliance.catalog.gpu_operators import FEW_ROWS
 from appliance.kernels.gpu.caches import PagedCache
 from appliance.kernels.gpu.matrices import DenseMatrix
 from appliance.kernels.gpu.operators import dense
@@ -15,6 +16,7 @@ from appliance.kernels.gpu.triton.attention_decode import decode_attention
 from appliance.kernels.gpu.triton.attention_prefill import prefill_attention
 from appliance.kernels.gpu.triton.experts import mixture
 from appliance.kernels.gpu.triton.gather import gather_rows as gather
+from appliance.kernels.gpu.triton.head_linear import head_linear as by_head
 from appliance.kernels.gpu.triton.kv_codes import KvTensors
 from appliance.kernels.gpu.triton.linear import few_rows, gemv
 from appliance.kernels.gpu.triton.linear_tiles import choose_linear
@@ -22,6 +24,7 @@ from appliance.kernels.gpu.triton.quantized import choose_quantized, dequantize,
 from appliance.kernels.gpu.triton_experts import expert_options
 from appliance.kernels.gpu.triton_kit import TritonKit
 from appliance.program import operators as ops
+from appliance.program.attention import HeadLinear
 from appliance.program.routing import Experts
 
 
@@ -110,6 +113,16 @@ def linear(op: ops.Linear, step: DeviceStep) -> None:
         gemv(x, matrix.values, out, *rest)
     else:
         few_rows(x, matrix.values, out, *rest, parts)
+
+
+def head_linear(op: HeadLinear, step: DeviceStep) -> None:
+    """Few rows of dense matrices in one kernel; more rows are the vendor's library's."""
+    x, matrix, kit = step.span(op.x), step.bound.matrices[op.weight], _kit(step)
+    if isinstance(matrix, DenseMatrix) and (len(x) <= FEW_ROWS or kit.batch_invariant):
+        tail = None if op.tail is None else step.span(op.tail)
+        by_head(x, matrix.values, tail, step.slot(op.out), op.num_heads, kit.batch_invariant)
+    else:
+        dense.head_linear(op, step)
 
 
 def activation(op: ops.Activation, step: DeviceStep) -> None:
