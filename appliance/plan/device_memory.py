@@ -4,7 +4,7 @@ while a step runs. What the set allocates itself comes from the functions that i
 from collections.abc import Iterator, Sequence
 
 from appliance.base.units import format_size
-from appliance.catalog.gpu_operators import gpu_implementation
+from appliance.catalog.gpu_operators import FEW_ROWS, gpu_implementation
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.program import PlannedProgram
 from appliance.plan.sizes import ELEMENT_BYTES, StepSize, activation_formula
@@ -95,7 +95,8 @@ def _operator_bytes(
         name, by = type(op).__name__, gpu_implementation(type(op).__name__, with_triton=has_kernels)
         is_product = isinstance(op, Linear | HeadLinear)
         dense = sum(_dense_bytes(program, weight, element) for weight in op.named(op.matrices) if is_product)
-        made = 0 if by == "triton" else COPIES * _slot_bytes(op, limits, 4 if by == "reference" else element)
+        by_kernel = by == "triton" and not (isinstance(op, HeadLinear) and limits.num_tokens > FEW_ROWS)
+        made = 0 if by_kernel else COPIES * _slot_bytes(op, limits, 4 if by == "reference" else element)
         yield dense + made, f"{name} by {by}"
 
 

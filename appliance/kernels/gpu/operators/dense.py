@@ -65,8 +65,18 @@ def _affine(x: torch.Tensor, weight: str | None, bias: str | None, step: DeviceS
 
 
 def linear(op: ops.Linear, step: DeviceStep) -> None:
+    """The product goes where its result is wanted, if nothing but a bias comes between."""
     x, out = step.span(op.x), step.span(op.out)
-    y = x @ step.bound.matrices[op.weight].read(WHOLE, x.dtype).T
+    weight = step.bound.matrices[op.weight].read(WHOLE, x.dtype).T
+    if op.activation is None and out.dtype == x.dtype:
+        if op.accumulate:
+            out.addmm_(x, weight)
+        else:
+            torch.mm(x, weight, out=out)
+        if op.bias is not None:
+            out.add_(step.vector(op.bias))
+        return
+    y = x @ weight
     if op.bias is not None:
         y = y + step.vector(op.bias)
     if op.activation is not None:
