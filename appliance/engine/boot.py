@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
+from appliance.base.environ import cache_dir
 from appliance.base.errors import ApplianceError
 from appliance.engine.adapter_changes import AdapterChanges
 from appliance.engine.adapter_messages import AdapterSet
@@ -25,9 +26,11 @@ from appliance.engine.messages import BootPhase, UtilityResult
 from appliance.engine.runner import Runner
 from appliance.engine.validation import SamplingLimits
 from appliance.engine.wire import raw
-from appliance.plan.boot import BootReport, WeightsOrigin
+from appliance.kernels.kernel_cache import keep_kernels
+from appliance.plan.boot import BootReport, KernelsOrigin, WeightsOrigin
 from appliance.plan.types import AdapterPlan, EnginePlan
 
+KERNELS_FOLDER = "kernels"  # in the cache folder, beside the packed weights
 REPORT_EVERY_S = 0.1  # between two announcements of one phase
 
 
@@ -47,6 +50,7 @@ def boot(plan: EnginePlan, announce: Announce, *, interpreter_s: float | None = 
     if interpreter_s is not None:
         phases.record("interpreter", interpreter_s)
     config = SchedulerConfig.from_plan(plan)
+    kernels = _kept_kernels(plan)
     backend = load_backend(plan, config, phases.progress)
     draft = load_draft_model(plan, config, backend.vocab_size, phases.progress)
     phases.progress("runner", 0, 0)
@@ -70,6 +74,7 @@ def boot(plan: EnginePlan, announce: Announce, *, interpreter_s: float | None = 
         },
         num_blocks=config.num_blocks,
         weights=None if backend.weights is None else WeightsOrigin(**asdict(backend.weights)),
+        kernels=kernels,
     )
     limits = SamplingLimits(plan.serving.limits.max_n, plan.model.max_logprobs, plan.model.logits_processor_pattern)
     load, trials = backend_loader(DEFAULT_BACKEND, backend.vocab_size), Sandbox(DEFAULT_BACKEND, backend.vocab_size)
@@ -89,6 +94,14 @@ def boot(plan: EnginePlan, announce: Announce, *, interpreter_s: float | None = 
     if plan.adapters is not None:
         serve_adapters(loop, plan.adapters.served)
     return loop
+
+
+def _kept_kernels(plan: EnginePlan) -> KernelsOrigin | None:
+    """Names the folder of compiled kernels before anything imports Triton. None for a set that compiles none."""
+    if plan.device == "cpu":
+        return None
+    found = keep_kernels(cache_dir() / KERNELS_FOLDER, plan.profile)
+    return KernelsOrigin(folder=found.path.name, num_kept=found.num_kept)
 
 
 def serve_adapters(loop: EngineLoop, adapters: tuple[AdapterPlan, ...]) -> None:

@@ -30,6 +30,13 @@ class WeightsOrigin(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class KernelsOrigin(msgspec.Struct, frozen=True, kw_only=True):
+    """Compiled kernels that an earlier start left: their folder, and how many there were."""
+
+    folder: str
+    num_kept: int
+
+
 class BootReport(msgspec.Struct, frozen=True, kw_only=True):
     """The engine writes one when it is ready."""
 
@@ -37,6 +44,7 @@ class BootReport(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: dict[str, int]  # by purpose: MEASURED_ITEMS
     num_blocks: int
     weights: WeightsOrigin | None = None
+    kernels: KernelsOrigin | None = None  # of a GPU set
 
 
 class Comparison(msgspec.Struct, frozen=True):

@@ -38,6 +38,16 @@ def test_a_started_set_holds_what_is_planned(
     check(tiny(name).folder, tmp_path, "auto", dtype, cache_of(name))
 
 
+@pytest.mark.parametrize(
+    ("name", "kv_dtype"), [("llama", "int8"), ("llama", "fp8"), ("gemma2", "fp8"), ("deepseek3", "fp8")]
+)
+def test_caches_of_8_bits_take_what_is_planned(
+    name: str, kv_dtype: str, tiny: Callable[[str], Checkpoint], tmp_path: Path
+) -> None:
+    overrides = (*cache_of(name), f"cache.dtype={kv_dtype}")
+    check(tiny(name).folder, tmp_path, "auto", "bfloat16", overrides)
+
+
 @pytest.mark.parametrize("quantization", ["int8", "int4"])
 def test_quantized_weights_take_what_is_planned(
     quantization: str, tiny: Callable[[str], Checkpoint], tmp_path: Path

@@ -11,6 +11,7 @@ import pytest
 
 from appliance.kernels.gpu.triton.ahead import launches_of
 from appliance.kernels.gpu.triton.architectures import architecture
+from appliance.kernels.kernel_cache import VARIABLE, open_kernel_folder
 from tests.kernels.triton.cases import ARCHS, CASES
 from tests.kernels.triton.compiled import TABLE, names
 
@@ -41,8 +42,12 @@ def test_every_kernel_has_a_case() -> None:
 
 
 @pytest.mark.parametrize(("arch", "case"), [("sm90", "norms"), ("gfx942", "linear 16")])
-def test_kernels_compile_without_a_device(arch: str, case: str) -> None:
+def test_kernels_compile_without_a_device_and_are_kept(arch: str, case: str, tmp_path: Path) -> None:
+    folder = open_kernel_folder(tmp_path, "profile")
+    assert folder.num_kept == 0
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment[VARIABLE] = str(folder.path)
     command = [sys.executable, "-m", "tests.kernels.triton.compiled", "--arch", arch, case]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert open_kernel_folder(tmp_path, "profile").num_kept > 0
