@@ -17,6 +17,7 @@ from appliance.models.draft_heads import DraftHead, as_head
 from appliance.models.draft_stages import DraftStages
 from appliance.models.errors import ModelError, Problem
 from appliance.models.pooling import with_pooling
+from appliance.models.windows import DISABLE_WINDOWS, without_windows
 
 
 class Described(NamedTuple):
@@ -88,4 +89,5 @@ def build_decoder(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
         message = f"the architecture {facts.architecture!r} is not in this version"
         raise ModelError(Problem(message, allowed=known, hint=f"known: {known}"))
     build = cast(Callable[[ModelFacts, int], DecoderSpec], importlib.import_module(architecture.family).build)
-    return build(facts, max_model_len)
+    spec = build(facts, max_model_len)
+    return without_windows(spec) if facts.config.get(DISABLE_WINDOWS) else spec

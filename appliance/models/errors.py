@@ -6,12 +6,12 @@ import msgspec
 
 from appliance.base.errors import ApplianceError
 
-Concern = Literal["checkpoint", "rotary", "context"]
+Concern = Literal["checkpoint", "rotary", "context", "windows"]
 
 
 class Problem(msgspec.Struct, frozen=True):
     """One thing that a family cannot express. `concerns`: the part to change, which is the checkpoint, its rotary
-    parameters or the longest sequence."""
+    parameters, the longest sequence, or that windows are disabled."""
 
     message: str
     concerns: Concern = "checkpoint"

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from appliance.checkpoint.facts import ModelFacts
+from appliance.models.windows import DISABLE_WINDOWS
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
 from appliance.spec import DeploymentSpec
@@ -18,7 +19,17 @@ class ContextRequest(msgspec.Struct, frozen=True):
 
 
 def config_overrides(spec: DeploymentSpec, model: ModelFacts) -> dict[str, Any]:
-    """Returns the spec's replacements of the checkpoint's rotary parameters, in the form of older configs."""
+    """Returns what the spec adds to the checkpoint's config: that windows are disabled, where there are some, and
+    rotary parameters in the form of older configs."""
+    windows = {DISABLE_WINDOWS: True} if spec.model.disable_sliding_window and _windows(model) else {}
+    return windows | _rotary_overrides(spec, model)
+
+
+def _windows(model: ModelFacts) -> list[int]:
+    return [group.window for group in model.geometry.groups if group.window is not None]
+
+
+def _rotary_overrides(spec: DeploymentSpec, model: ModelFacts) -> dict[str, Any]:
     if not spec.model.rope_scaling and spec.model.rope_theta is None:
         return {}
     new = model.config.get("rope_parameters") or {}
@@ -40,9 +51,15 @@ def request_context(inputs: PlanInputs, ledger: Ledger) -> ContextRequest:
     """The model's limit or the spec's, whichever is less; refuses what the model cannot do."""
     spec, limit = inputs.spec.model, inputs.model.geometry.max_position
     sentence = inputs.model.sentence
+    if spec.disable_sliding_window:
+        limit = _within_windows(inputs.model, limit, ledger)
     own = limit if sentence is None or sentence.max_length is None else min(limit, sentence.max_length)
     wanted = own if spec.max_model_len == AUTO else int(spec.max_model_len)
-    if wanted > limit and not spec.allow_long_max_model_len:
+    if wanted > limit and spec.disable_sliding_window and _windows(inputs.model):
+        message = f"max_model_len is {wanted:,}, and without windows the model sees {limit:,} tokens"
+        hint = f"write max_model_len: {limit}, or remove model.disable_sliding_window"
+        ledger.refuse("model.max_model_len", "plan/context", message, allowed=f"auto, or at most {limit}", hint=hint)
+    elif wanted > limit and not spec.allow_long_max_model_len:
         ledger.refuse(
             "model.max_model_len",
             "plan/context",
@@ -51,3 +68,13 @@ def request_context(inputs: PlanInputs, ledger: Ledger) -> ContextRequest:
             hint=f"write max_model_len: {limit}, or allow_long_max_model_len: true to risk nonsense beyond it",
         )
     return ContextRequest(wanted, spec.max_model_len == AUTO)
+
+
+def _within_windows(model: ModelFacts, limit: int, ledger: Ledger) -> int:
+    """Returns the longest context in which no token has left a window."""
+    path, windows = "model.disable_sliding_window", _windows(model)
+    if not windows:
+        ledger.decide(path, True, "model", "it changes nothing: no layer has a window")
+        return limit
+    ledger.take(path, path, True, f"every layer sees all of the smallest window of {min(windows):,} tokens")
+    return min(limit, *windows)

@@ -52,6 +52,8 @@ def _refuse(problem: Problem, model: ModelFacts, ledger: Ledger) -> None:
         hint = f"{_OTHER_MODEL}, or try transformers' code: model_impl: transformers"
     if problem.concerns == "context":
         path = "model.max_model_len"
+    elif problem.concerns == "windows":
+        path = "model.disable_sliding_window"
     elif problem.concerns == "rotary" and ledger.loaded.spec.model.rope_scaling:
         path, hint = "model.rope_scaling", "remove model.rope_scaling, or complete it"
     ledger.refuse(path, RULE, problem.message, allowed=problem.allowed, hint=problem.hint or hint)

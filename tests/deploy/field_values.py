@@ -156,6 +156,7 @@ UNCHANGED: dict[str, str] = {
     "decoding.trust_plugins": CHECKED,
     "decoding.tool_parser_plugin": "a name that decoding.tool_parser may have then; that is in the plan",
     "decoding.disable_fallback": "this version has one back-end, which falls back to none",
+    "model.disable_sliding_window": "the test's model has no windows; see tests/plan/test_windows.py",
     "cache.state_snapshots": "the test's model keeps no recurrent states",
     "speculative.num_draft_states": "the test's model keeps no recurrent states",
     "hardware.profile": "one profile fits the test's machine",

@@ -21,7 +21,7 @@ BROKEN = (
     Broken(MODEL + "  quantization: int8\n", "plan/quantization", "model.quantization", 6, 17, "qwen"),
     Broken(MODEL + "  quantization: squeezellm\n", "plan/not-built", "model.quantization", 6, 17),
     Broken(MODEL + "  task: transcribe\n", "plan/not-built", "model.task", 6, 9),
-    Broken(MODEL + "  disable_cascade_attn: true\n", "plan/not-built", "model.disable_cascade_attn", 6, 25),
+    Broken(MODEL + "  enable_prompt_embeds: true\n", "plan/not-built", "model.enable_prompt_embeds", 6, 25),
     Broken(MODEL + "  tokenizer_revision: main\n", "plan/tokenizer", "model.tokenizer_revision", 6, 23),
     Broken(MODEL, "plan/family", "model.source", 5, 11, "quick-gelu"),
     Broken(MODEL, "plan/family", "model.source", 5, 11, "mrope"),

@@ -97,7 +97,7 @@ def test_every_rule_can_be_explained(broken: Broken) -> None:
 
 def test_everything_is_reported_at_once() -> None:
     sections = "cache: {block_size: 1}\nlora: {fully_sharded: true}\n"
-    text = f"{MODEL}  max_model_len: 4096\n  disable_cascade_attn: true\n{sections}"
+    text = f"{MODEL}  max_model_len: 4096\n  enable_prompt_embeds: true\n{sections}"
     with pytest.raises(SpecError) as caught:
         plan(load(text))
     rules = [each.rule for each in caught.value.diagnostics]

@@ -148,7 +148,9 @@ class ModelSection(Section):
     rope_scaling: dict[str, Any] = field({}, "Rotary scaling in place of the checkpoint's: {rope_type, factor, ...}.")
     rope_theta: PositiveFloat | None = field(None, "Rotary base in place of the checkpoint's.")
     disable_sliding_window: bool = field(
-        False, "Attend to everything in window layers, and cap the context to the window.", built=False
+        False,
+        "Every layer sees all tokens, and the context is at most the smallest window, so that tokens are the same. "
+        "Layers then share block tables. It changes nothing in a model without windows.",
     )
     disable_cascade_attn: bool = field(
         False,
