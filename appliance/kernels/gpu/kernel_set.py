@@ -3,6 +3,7 @@
 import functools
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import torch
@@ -129,11 +130,15 @@ class GpuExecutable:
         self._kept = None if self._program.kept is None else step.slot(self._program.kept)
         if self._program.given is not None and inputs.given is not None:
             step.slot(self._program.given).copy_(self._device.upload(inputs.given))
-        if shape is None:
-            self._run_operators(step)
-        else:
-            self._graphs.run(arrays)
+        with self._launches(is_decode=len(inputs.token_ids) == len(inputs.seq_lens)):
+            if shape is None:
+                self._run_operators(step)
+            else:
+                self._graphs.run(arrays)
         return DeviceLogits(step.slot(self._program.logits))
+
+    def _launches(self, *, is_decode: bool) -> AbstractContextManager[None]:
+        return nullcontext() if self._kit is None else self._kit.launches(is_decode=is_decode)
 
     def _run_operators(self, step: DeviceStep) -> None:
         """Runs operator by operator, and measures each where that was asked for."""
@@ -155,7 +160,8 @@ class GpuExecutable:
         shape = self._graphs.next_shape()
         if shape is None:
             return False
-        self._graphs.run(self._inputs.load(_nothing(len(self._program.kv_layout().groups)), shape))
+        with self._launches(is_decode=shape.is_decode):
+            self._graphs.run(self._inputs.load(_nothing(len(self._program.kv_layout().groups)), shape))
         return True
 
     @says_failures

@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
 import torch
@@ -31,6 +32,10 @@ class Kit(Protocol):
 
     @property
     def draws(self) -> Draws: ...
+
+    def launches(self, *, is_decode: bool) -> AbstractContextManager[None]:
+        """Returns the context in which the kernels of a step are started or captured. is_decode: its sequences have one
+        new token each."""
 
 
 class MakeKit(Protocol):

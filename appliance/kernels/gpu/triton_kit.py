@@ -5,6 +5,7 @@ All is decided by tables, so that no start tunes. Shares and experts get their m
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
@@ -13,10 +14,12 @@ from appliance.kernels.execution import Execution
 from appliance.kernels.gpu.device import Device
 from appliance.kernels.gpu.matrices import DeviceMatrix
 from appliance.kernels.gpu.sizes import step_limits
+from appliance.kernels.gpu.triton.architectures import architecture
 from appliance.kernels.gpu.triton.attention import AttentionOptions
 from appliance.kernels.gpu.triton.attention_decode import DecodeTile, choose_decode
 from appliance.kernels.gpu.triton.attention_prefill import PrefillTile, choose_prefill
 from appliance.kernels.gpu.triton.experts import ExpertMatrices, ExpertWorkspace
+from appliance.kernels.gpu.triton.launch import dependent
 from appliance.kernels.gpu.triton_draws import DrawMemory
 from appliance.kernels.gpu.triton_experts import ExpertMemory, expert_matrices
 from appliance.program.caches import kv_scale_bytes
@@ -52,6 +55,7 @@ class TritonKit:
         """vectors: f32, by the names in the programs. Raises ValueError for a GPU of an unknown generation."""
         self.arch, self.num_processors = generation_of(device)
         self.batch_invariant = batch_invariant
+        self.has_dependent_launch = device.is_gpu and architecture(self.arch).has_dependent_launch
         limits, self._has_codes = execution.limits, kv_scale_bytes(execution.numerics.kv_dtype) > 0
         self._limits, self._dtype, self._vectors, self._device = limits, dtype, vectors, device
         operators = [op for program in programs for op in program.operators]
@@ -96,6 +100,10 @@ class TritonKit:
 
     def has_experts(self, op: Experts, matrices: Mapping[str, DeviceMatrix]) -> bool:
         return self.expert_matrices(op, matrices) is not None
+
+    def launches(self, *, is_decode: bool) -> AbstractContextManager[None]:
+        """Kernels of a decode are short, so each begins while the one before it ends, where the GPU can do that."""
+        return dependent(is_decode and self.has_dependent_launch)
 
     def _plan(self, op: PagedAttention) -> AttentionPlan:
         sizes = (op.num_heads // op.num_kv_heads, op.head_dim, op.value_width, self._dtype, self.arch)

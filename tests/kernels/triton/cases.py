@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 import torch
 
 from appliance.kernels.gpu.triton.activation import gated_activation
-from appliance.kernels.gpu.triton.architectures import ARCHITECTURES
+from appliance.kernels.gpu.triton.architectures import ARCHITECTURES, architecture
 from appliance.kernels.gpu.triton.argmax import argmax
 from appliance.kernels.gpu.triton.attention import AttentionOptions
 from appliance.kernels.gpu.triton.attention_decode import choose_decode, decode_attention
@@ -16,6 +16,7 @@ from appliance.kernels.gpu.triton.experts import ExpertMatrices, ExpertOptions, 
 from appliance.kernels.gpu.triton.gather import gather_rows
 from appliance.kernels.gpu.triton.head_linear import head_linear
 from appliance.kernels.gpu.triton.kv_codes import KINDS, KvTensors
+from appliance.kernels.gpu.triton.launch import dependent
 from appliance.kernels.gpu.triton.linear import few_rows, gemv
 from appliance.kernels.gpu.triton.linear_tiles import choose_linear
 from appliance.kernels.gpu.triton.norm import head_norm, norm
@@ -71,6 +72,14 @@ def _ropes(arch: str) -> None:
         kv = coded(8, 128, 128, dtype)
         rope_kv_write(meta(16, 32 * 128), meta(16, 1024), meta(16, 1024), positions, table, positions, kv, 32)
         kv_write(meta(16, 1024), meta(16, 1024), positions, kv)
+
+
+def _dependent(arch: str) -> None:
+    """Kernels of a decode that begin while those before them end."""
+    with dependent(architecture(arch).has_dependent_launch):
+        norm(meta(16, 4096), meta(4096, dtype=_F32), None, meta(16, 4096), 1e-5, residual=meta(16, 4096))
+        _linear(1, 6144, 4096)(arch)
+        _decode(_ATTENTION["128"])(arch)
 
 
 def _elementwise(arch: str) -> None:
@@ -230,6 +239,7 @@ CASES: Final[dict[str, Case]] = {
     "elementwise": _elementwise,
     "draws": _draws,
     "states": _states,
+    "dependent": _dependent,
     "head linear": _head_linear,
     **{f"decode {name}": _decode(shape) for name, shape in _ATTENTION.items()},
     **{f"prefill {name}": _prefill(shape) for name, shape in _ATTENTION.items()},

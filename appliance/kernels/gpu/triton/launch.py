@@ -16,6 +16,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 Recorder = Callable[[Any, tuple[int, ...], tuple[Any, ...], dict[str, Any]], None]
 
 _RECORDER: ContextVar[Recorder | None] = ContextVar("_RECORDER", default=None)
+_ARE_DEPENDENT: ContextVar[bool] = ContextVar("_ARE_DEPENDENT", default=False)
 
 
 @triton.jit
@@ -29,10 +30,12 @@ def after_previous(PDL: tl.constexpr):
 def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, pdl: bool = False, **options: Any) -> None:
     """Starts a kernel whose last parameters are constants by name. An empty grid starts nothing.
 
-    pdl: it may begin before the previous one ends; for NVIDIA from sm90, where all neighbours on the stream are ours.
+    pdl: it may begin before the previous one ends, for NVIDIA from sm90; also within `dependent`. One that follows a
+    kernel of somebody else begins when that has ended.
     """
     if 0 in grid:
         return
+    pdl = pdl or _ARE_DEPENDENT.get()
     if pdl:
         options["launch_pdl"] = True
     options["PDL"] = pdl
@@ -41,6 +44,17 @@ def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, pdl: bool = Fals
         recorder(kernel, grid, arguments, options)
     else:
         kernel[grid](*arguments, **options)
+
+
+@contextmanager
+def dependent(are_dependent: bool) -> Iterator[None]:
+    """Lets kernels begin before those before them end, if are_dependent: the first of their weights are then on the way
+    when they are needed."""
+    token = _ARE_DEPENDENT.set(are_dependent)
+    try:
+        yield
+    finally:
+        _ARE_DEPENDENT.reset(token)
 
 
 @contextmanager
