@@ -5,6 +5,11 @@ from typing import Final, Literal
 
 FEW_ROWS: Final = 64  # of a product by a kernel of ours; the vendor's library multiplies more
 
+# Generations whose tiles are known (kernels/gpu/triton/architectures.py).
+GPU_ARCHITECTURES: Final = (
+    "sm80", "sm86", "sm89", "sm90", "sm100", "sm103", "sm120", "gfx1100", "gfx90a", "gfx942", "gfx950",
+)  # fmt: skip
+
 GpuImplementation = Literal["triton", "torch", "reference"]
 
 # Of ours, in kernels/gpu/with_triton.py. Products of more rows are the vendor's library's, by torch.

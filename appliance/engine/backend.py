@@ -125,7 +125,9 @@ def execution_of(plan: EnginePlan, config: SchedulerConfig) -> Execution:
     if plan.adapters is not None:
         numerics = replace(numerics, lora_dtype=plan.adapters.dtype)
     kernels = plan.kernels
-    placement = Placement(kernels.num_threads, plan.device, kernels.share_prefixes, kernels.screen_logits)
+    switches = (kernels.share_prefixes, kernels.screen_logits)
+    memory = sum(item.size_bytes for item in plan.memory[0].items if item.name != "context")
+    placement = Placement(kernels.num_threads, plan.device, *switches, memory)
     return Execution(limits, numerics, placement, Graphs(plan.graphs.decode_sizes, plan.graphs.token_sizes))
 
 

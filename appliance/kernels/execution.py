@@ -38,6 +38,7 @@ class Placement:
     device: str = "cpu"
     share_prefixes: bool = True  # decodes read a prefix that they share once for all, where the set can (cascade)
     screen_logits: bool = False  # keep a copy of the head in fewer bits, for steps that need only the largest logits
+    memory_bytes: int = 0  # of a GPU, which the plan takes beside the driver's context
 
 
 @dataclass(frozen=True, slots=True)

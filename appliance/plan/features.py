@@ -6,6 +6,7 @@ from appliance.catalog.formats import LOAD_QUANTIZATIONS
 from appliance.checkpoint import mistral
 from appliance.checkpoint.config import text_config
 from appliance.checkpoint.facts import CheckpointFormat
+from appliance.plan.accelerators import warn_of_unused
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.kernels import NOT_BUILT
 from appliance.plan.ledger import AUTO, Ledger
@@ -45,6 +46,7 @@ def _shown(value: object) -> str:
 def check_compatibility(inputs: PlanInputs, ledger: Ledger) -> None:
     """Wishes that the machine or the model rule out."""
     _check_device(inputs, ledger)
+    warn_of_unused(inputs, ledger)
     _check_format(inputs, ledger)
     _check_config_format(inputs, ledger)
     _check_tokenizer(inputs, ledger)

@@ -6,7 +6,8 @@ import msgspec
 
 from appliance.base.native import build_hint
 from appliance.catalog.gpu_operators import gpu_implementation, gpu_refusals
-from appliance.catalog.kernel_sets import KERNEL_SETS, MODELLING, KernelSetFacts, torch_obstacle
+from appliance.catalog.kernel_sets import KERNEL_SETS, MODELLING, KernelSetFacts
+from appliance.plan.accelerators import obstacle
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
 from appliance.plan.modelling import Modelled
@@ -80,8 +81,8 @@ def _machine_obstacle(entry: KernelSetFacts, inputs: PlanInputs) -> str:
 
 def _library_obstacle(entry: KernelSetFacts, inputs: PlanInputs) -> str:
     """Says how to get the library of a set; empty if it is installed, or for a machine that is not here."""
-    if lacks := torch_obstacle(entry, inputs.facts.torch):
-        return lacks
+    if entry.uses_torch:
+        return obstacle(inputs.facts, entry.name)
     built = inputs.facts.built_levels
     if built is None or entry.level is None or entry.level in built:
         return ""

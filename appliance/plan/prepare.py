@@ -11,7 +11,6 @@ from appliance.base.environ import cache_dir
 from appliance.base.errors import ApplianceError, ExitCode
 from appliance.base.texts import utf8_text, without_mark
 from appliance.catalog.architectures import ARCHITECTURES
-from appliance.catalog.kernel_sets import KERNEL_SETS, torch_obstacle
 from appliance.catalog.templates import QWEN3_RERANKER, SHIPPED, shipped_template
 from appliance.checkpoint import mistral
 from appliance.checkpoint.adapter import AdapterFacts, read_adapter
@@ -24,8 +23,10 @@ from appliance.checkpoint.sources.options import OFFLINE_HINT, FetchOptions, Pro
 from appliance.checkpoint.sources.resolve import resolve_source
 from appliance.checkpoint.vocabulary import Likeness, compare, read_vocabulary
 from appliance.hardware import HardwareFacts, Profile, find_profile, load_facts, load_profiles, probe_machine
+from appliance.hardware.errors import HardwareError
 from appliance.hardware.select import select_profile
 from appliance.models.facts import read_facts
+from appliance.plan.accelerators import can_run, no_device
 from appliance.plan.compile import compile_plan
 from appliance.plan.inputs import DraftModelFiles, PlanInputs, ResolvedFiles
 from appliance.plan.ledger import AUTO
@@ -101,16 +102,14 @@ def find_machine(spec: DeploymentSpec, hardware: str | None) -> Machine:
     if spec.hardware.profile != AUTO:
         return Machine(facts, find_profile(spec.hardware.profile, profiles))
     wanted = spec.hardware.device
+    if wanted not in (AUTO, "cpu") and not facts.accelerators:
+        message, hint = no_device(wanted)
+        raise HardwareError(message, hint=hint)
     if wanted != AUTO:
         profiles = tuple(profile for profile in profiles if profile.device == wanted)
     elif hardware is None:
-        profiles = tuple(profile for profile in profiles if _can_run(profile, facts))
+        profiles = tuple(profile for profile in profiles if can_run(profile, facts))
     return Machine(facts, select_profile(facts, profiles).profile)
-
-
-def _can_run(profile: Profile, facts: HardwareFacts) -> bool:
-    known = (KERNEL_SETS[name] for name in profile.kernel_sets if name in KERNEL_SETS)
-    return any(entry.is_built and not torch_obstacle(entry, facts.torch) for entry in known)
 
 
 def load_model_facts(path: Path) -> ModelFacts:

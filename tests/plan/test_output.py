@@ -113,7 +113,7 @@ def test_what_cannot_run_is_planned_but_refused_to_run(
 
 
 def test_this_machine_is_planned_on_what_it_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    for version, device in (("", "cpu"), ("2.13.0+cpu", "cpu"), ("2.13.0", "cuda"), ("2.13.0+cu130", "cuda")):
+    for version, device in (("", "cpu"), ("2.13.0+cpu", "cpu"), ("2.13.0", "cuda"), ("2.13.0+cu128", "cuda")):
         monkeypatch.setattr("appliance.plan.prepare.probe_machine", partial(with_torch, "nvidia-l4-24g", version))
         assert find_machine(load().spec, None).profile.device == device
     assert find_machine(load().spec, "nvidia-l4-24g").profile.device == "cuda"

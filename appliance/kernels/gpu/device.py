@@ -7,6 +7,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from appliance.base.units import format_size
 from appliance.kernels.errors import BindError
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "int32": torch.int32}
@@ -32,6 +33,18 @@ class Device:
     @property
     def is_gpu(self) -> bool:
         return self.name.type == "cuda"
+
+    def claim(self, wanted: int) -> None:
+        """Has this process take no more than so many bytes of a GPU. Raises BindError if they are not free: other
+        processes use it."""
+        if not self.is_gpu:
+            return
+        free, total = torch.cuda.mem_get_info(self.name)
+        if wanted > free:
+            message = f"{self.name} has {format_size(free)} free of {format_size(total)}, and the plan takes"
+            hint = "end what else uses the card, or write a smaller hardware.memory.utilization"
+            raise BindError(f"{message} {format_size(wanted)}: other processes use the card", hint=hint)
+        torch.cuda.set_per_process_memory_fraction(wanted / total, self.name)
 
     def zeros(self, *shape: int, dtype: torch.dtype) -> torch.Tensor:
         """Allocates zeros. Raises BindError if the device's memory does not suffice."""

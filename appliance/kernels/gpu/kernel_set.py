@@ -290,6 +290,7 @@ class GpuKernelSet:
         if execution.placement.device.partition(":")[0] != kind:
             raise BindError(f"kernel set {self.name} runs on {kind}, not on {execution.placement.device}")
         device = Device.named(execution.placement.device)
+        device.claim(execution.placement.memory_bytes)
         parts = triton_parts() if self._with_triton else ON_TORCH
         return GpuExecutable(program, weights, execution, device, adapted, parts)
 
