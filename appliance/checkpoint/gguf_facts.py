@@ -12,6 +12,7 @@ from appliance.checkpoint.facts import ModelFacts, StoredConventions, TensorFact
 from appliance.checkpoint.gguf import GgufFile, open_gguf
 from appliance.checkpoint.gguf_architectures import CONVENTIONS
 from appliance.checkpoint.gguf_config import StoredTensors, gguf_architecture, translate_config
+from appliance.checkpoint.gguf_drafting import drafting_name
 from appliance.checkpoint.gguf_encoders import read_pooling
 from appliance.checkpoint.gguf_names import ROPE_FACTORS, hugging_face_name, layer_of, module_shape
 from appliance.checkpoint.gguf_values import LazyArray, MetadataValue
@@ -103,14 +104,19 @@ def _stored_tensors(files: list[GgufFile]) -> StoredTensors:
 
 
 def _translate(first: GgufFile, architecture: str, num_layers: int, stored: StoredTensors) -> tuple[TensorFacts, ...]:
-    """Returns the tensors of `num_layers` layers under their Hugging Face names."""
+    """Returns the tensors of `num_layers` layers, and of those after them that draft tokens, under their Hugging Face
+    names."""
     tensors = []
     for name, (file, tensor) in stored.items():
         if name in ROPE_FACTORS:
             continue
-        if (layer := layer_of(name)) is not None and layer >= num_layers:
-            continue  # it drafts tokens for speculation
-        translated = hugging_face_name(architecture, name)
+        is_drafting = (layer := layer_of(name)) is not None and layer >= num_layers
+        if is_drafting:
+            translated = drafting_name(architecture, name, num_layers)
+        else:
+            translated = hugging_face_name(architecture, name)
+        if translated is None and is_drafting:
+            continue
         if translated is None:
             raise CheckpointError(
                 first.path.name, f"tensor {name!r} is not one that {architecture} has in this version"

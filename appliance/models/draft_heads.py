@@ -138,6 +138,8 @@ def head_of_model(facts: ModelFacts) -> DraftHead:
         message = f"the architecture {facts.architecture} has no head here that predicts more tokens"
         raise ModelError(Problem(message, allowed=", ".join(_FORMS), hint="choose another method"))
     form = form_of(facts)
+    if facts.stored.norm_includes_one:
+        form = replace(form, norms="none")
     tensors = _renamed(facts.tensors, form)
     if not any(tensor.name == FC for tensor in tensors):
         message = "the checkpoint has no layer that predicts more tokens, or it was not converted"

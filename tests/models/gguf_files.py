@@ -101,13 +101,8 @@ def write_gguf(config: transformers.PretrainedConfig, architecture: str, path: P
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
         stored = stored_name(names, name)
-        values = _to_stored(config, architecture, name, tensor.numpy())
-        is_plain = values.ndim == 1 or any(part in stored for part in _PLAIN)
-        kind = GgmlType.F32 if is_plain else kind_of(stored)
-        plain = values.squeeze() if is_plain else values
-        shape = file_shape(config, architecture, stored)
-        raw = quantize(plain if shape is None else plain.reshape(shape), kind)
-        writer.add_tensor(stored, raw, raw_dtype=kind)
+        values = to_stored(config, architecture, name, tensor.numpy())
+        raw, kind = add_tensor(writer, config, stored, values, kind_of)
         exact = gguf.quants.dequantize(raw, kind).reshape(values.shape)
         tensor.copy_(torch.from_numpy(_from_stored(config, architecture, name, exact).copy()))
     write_rope_factors(writer, config, model)
@@ -117,6 +112,19 @@ def write_gguf(config: transformers.PretrainedConfig, architecture: str, path: P
     writer.close()
     model.load_state_dict(state)
     return GgufFile(path, model.eval())
+
+
+def add_tensor(
+    writer: gguf.GGUFWriter, config: Any, stored: str, values: np.ndarray, kind_of: KindOf
+) -> tuple[np.ndarray, GgmlType]:
+    """Adds a tensor, in f32 if every file has it so; returns what was added, and its type."""
+    is_plain = values.ndim == 1 or any(part in stored for part in _PLAIN)
+    kind = GgmlType.F32 if is_plain else kind_of(stored)
+    plain = values.squeeze() if is_plain else values
+    shape = file_shape(config, writer.arch, stored)
+    raw = quantize(plain if shape is None else plain.reshape(shape), kind)
+    writer.add_tensor(stored, raw, raw_dtype=kind)
+    return raw, kind
 
 
 def stored_name(names: gguf.TensorNameMap, name: str) -> str:
@@ -168,7 +176,7 @@ def _put_apart(words: np.ndarray, value: float) -> None:
     words[...] = words & 0x0FFF | (bits >> np.arange(0, 16, 4) & 15).astype(np.uint16) << 12
 
 
-def _to_stored(config: Any, architecture: str, name: str, values: np.ndarray) -> np.ndarray:
+def to_stored(config: Any, architecture: str, name: str, values: np.ndarray) -> np.ndarray:
     if (order := row_order(config, architecture, name, len(values))) is not None:
         values = values[order]
     if (columns := column_order(config, architecture, name)) is not None:

@@ -120,6 +120,7 @@ def _of_qwen(name: str) -> Tiny:
 HEADS = {
     "deepseek3": _deepseek("deepseek3", 3),
     "glm4_moe": _deepseek("glm4_moe", 2),
+    "glm4_moe_lite": _deepseek("glm4_moe_lite", 2),
     "qwen3_next": _of_qwen("qwen3_next"),
     "qwen3_5": _of_qwen("qwen3_5"),
     "qwen3_5_moe": _of_qwen("qwen3_5_moe"),

@@ -24,6 +24,7 @@ from appliance.plan.types import EnginePlan
 from tests.engine.simulator import generate
 from tests.engine.test_speculation import answers, summary
 from tests.models.adapters import make_adapter
+from tests.models.gguf_heads import write_head_gguf
 from tests.models.tiny import VOCAB_SIZE
 from tests.models.tiny_eagle3 import make_eagle3
 from tests.models.tiny_heads import HEADS, TinyHead, make_head
@@ -61,10 +62,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, bool], Tiny
     return get
 
 
-def planned(head: TinyHead, folder: Path, kernels: str = "cpu-generic") -> EnginePlan:
+def planned(head: TinyHead, folder: Path, kernels: str = "cpu-generic", source: Path | None = None) -> EnginePlan:
     spec, is_own = folder / "deployment.yaml", head.head == head.target
     method, model = ("mtp", "") if is_own else ("eagle", f", model: {head.head}")
-    spec.write_text(SPEC.format(source=head.target, kernels=kernels, method=method, model=model))
+    spec.write_text(SPEC.format(source=source or head.target, kernels=kernels, method=method, model=model))
     return prepare(spec).plan
 
 
@@ -93,7 +94,19 @@ def test_drafts_are_those_of_the_formula(
 ) -> None:
     """The model's states, then the drafts of several passes, of which each reads the state that the head made."""
     head = made(name, False)
-    plan = planned(head, tmp_path, kernels)
+    check_drafts(head, planned(head, tmp_path, kernels))
+
+
+@pytest.mark.parametrize("name", ["glm4_moe", "glm4_moe_lite", "qwen3_5", "qwen3_5_moe"])
+def test_heads_of_gguf_files_draft_by_the_formula(
+    name: str, made: Callable[[str, bool], TinyHead], tmp_path: Path
+) -> None:
+    head = made(name, False)
+    write_head_gguf(head, tmp_path / "model.gguf")
+    check_drafts(head, planned(head, tmp_path, source=tmp_path / "model.gguf"))
+
+
+def check_drafts(head: TinyHead, plan: EnginePlan) -> None:
     config = SchedulerConfig.from_plan(plan)
     for prompt in PROMPTS:
         backend = load_backend(plan, config, lambda *_: None)
