@@ -120,7 +120,7 @@ class ModelDrafts:
             if alone.num_rows:
                 begun = begun[: alone.num_rows]
                 best = alone
-            elif len(begun) == len(worth) or not self._may_learn(begun):
+            elif len(begun) == len(worth) or not self._may_learn(begun, cycle.num_running):
                 begun = []
         self._chosen, self._is_trial = begun, not has_shown
         self._num_tokens = best.num_tokens if has_shown else min(best.num_tokens, TRIAL_TOKENS)
@@ -137,11 +137,10 @@ class ModelDrafts:
         trust = max((self._rates.trust(self._kind(each)) for each in others), default=0)
         return shown + others[:trust], bool(shown)
 
-    def _may_learn(self, sequences: list[Sequence]) -> bool:
+    def _may_learn(self, sequences: list[Sequence], num_running: int) -> bool:
         """Returns whether there is time to draft for sequences to learn from it; takes the time."""
-        num_behind = sum(max(0, self._behind(each) - NEAR) for each in sequences)
         cost_s = TRIAL_TOKENS * (self.times.of_pass(len(sequences)) + self._costs.beyond(1 + len(sequences)))
-        cost_s += self.times.of_reading(num_behind)
+        cost_s += self._reading_seconds(sequences, num_running)
         if self._learning_s is None or cost_s > self._learning_s:
             return False
         self._learning_s -= cost_s
@@ -185,8 +184,8 @@ class ModelDrafts:
     def _try(self, able: list[Sequence], cycle: _Cycle) -> None:
         """Drafts for the sequence that is least behind, if there is time for a trial."""
         sequence, num_tokens = min(able, key=self._behind), min(cycle.most, TRIAL_TOKENS)
-        num_behind = max(0, self._behind(sequence) - NEAR)
-        cost_s = num_tokens * (self.times.of_pass(1) + self._costs.beyond(2)) + self.times.of_reading(num_behind)
+        cost_s = num_tokens * (self.times.of_pass(1) + self._costs.beyond(2))
+        cost_s += self._reading_seconds([sequence], cycle.num_running)
         self._credit_s = min(self._credit_s, 4.0 * cost_s)
         if self._credit_s >= cost_s:
             self._credit_s -= cost_s
@@ -200,6 +199,12 @@ class ModelDrafts:
             return True
         num_left = min(sequence.stop_length - len(sequence.tokens), max(1.0, mean_output))
         return gain_s * num_left > self.times.of_reading(num_behind)
+
+    def _reading_seconds(self, sequences: list[Sequence], num_running: int) -> float:
+        """Returns the seconds to read what the sequences are behind, as far as that runs before the next step. The rest
+        is read before later steps, and is counted then."""
+        num_behind = sum(max(0, self._behind(each) - NEAR) for each in sequences)
+        return self.times.of_reading(min(num_behind, self.times.most_behind(num_running)))
 
     def _has_better(self, sequence: Sequence) -> bool:
         """Returns whether a draft that costs nothing is expected to bring more tokens than the model's."""
