@@ -304,3 +304,16 @@ def test_the_prefix_cache_is_reset_only_when_idle() -> None:
 def test_sizes_that_cannot_work_together(changes: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         harness(**changes)
+
+
+def test_what_read_a_failed_row_leaves_nothing_in_the_prefix_cache() -> None:
+    run = harness(block_size=4, num_blocks=40, max_num_batched_tokens=64, max_num_seqs=4)
+    run.scheduler.add(b"", generate("fails", prompt(12), 4))
+    run.scheduler.add(b"", generate("reads", prompt(20), 4))
+    run.runner.broken = {0}
+    run.step()
+    assert len(run.steps[0].chunks) == 2, "one shares the blocks that the other fills in the same step"
+    assert run.scheduler.stats(0.0).num_preemptions == 1
+    assert run.scheduler.kv.pool.num_cached == 0
+    run.run()
+    assert run.finish("reads").finish_reason is FinishReason.LENGTH
