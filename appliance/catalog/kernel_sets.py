@@ -61,6 +61,7 @@ class KernelSetFacts(msgspec.Struct, frozen=True):
     panel: int = 16  # rows of a weight and elements of a KV head are padded to this
     uses_torch: bool = False  # runs on torch, whose build has to know the device
     is_batch_invariant: bool = True  # False: a row rounds by how many rows are computed with it
+    can_be_batch_invariant: bool = False  # rows round alike where that is asked for
     has_graphs: bool = False  # it runs operators one by one, and can capture several as a graph
     can_share: bool = True  # several ranks may run one program
     is_automatic: bool = True  # False: planned only if a profile or a spec names it
@@ -97,6 +98,7 @@ def _on_torch(name: str, device: DeviceKind, support: SupportClass, *, is_automa
         panel=1,
         uses_torch=True,
         is_batch_invariant=False,
+        can_be_batch_invariant=True,
         has_graphs=True,
         can_share=False,
         is_automatic=is_automatic,

@@ -121,7 +121,12 @@ def execution_of(plan: EnginePlan, config: SchedulerConfig) -> Execution:
         max_loras=num_adapter_slots(config.max_loras),
     )
     precision = plan.precision
-    numerics = Numerics(precision.kv_dtype, precision.quantize_activations, activation_dtype=precision.activations)
+    numerics = Numerics(
+        precision.kv_dtype,
+        precision.quantize_activations,
+        activation_dtype=precision.activations,
+        batch_invariant=plan.kernels.batch_invariant,
+    )
     if plan.adapters is not None:
         numerics = replace(numerics, lora_dtype=plan.adapters.dtype)
     kernels = plan.kernels

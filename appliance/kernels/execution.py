@@ -28,6 +28,7 @@ class Numerics:
     quantize_activations: bool
     lora_dtype: str = "bf16"  # of the maps of adapters: "f32" or "bf16"
     activation_dtype: str = "f32"  # of slots whose type the program leaves open; the CPU sets have no other
+    batch_invariant: bool = False  # of sets that have the choice: rows round alike in every batch
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,6 +94,7 @@ def run_passes(inputs: PlanInputs) -> Outcome:
         context=context,
         block_size=block_size,
         num_threads=kernels.num_threads,
+        batch_invariant=kernels.batch_invariant,
         screen=request_screen(inputs, program, precision, ledger),
         graphs=plan_graphs(inputs, selection.chosen, scheduler, ledger),
         speculation=speculation,
@@ -125,19 +126,19 @@ def run_passes(inputs: PlanInputs) -> Outcome:
         ),
         adapters=None if needs.adapters is None else needs.adapters.plan,
         parallel=parallel,
-        restart=plan_restart(inputs),
         serving=plan_serving(inputs, model, ledger),
         slo=plan_slo(inputs, model, ledger),
         batch=plan_batch(inputs, scheduler.max_num_seqs),
-        bench=plan_bench(inputs),
         **_told(ledger),
     )
     return Outcome(with_hashes(plan), ledger)
 
 
 def _named(inputs: PlanInputs) -> dict[str, Any]:
-    """What is planned, and for which machine. Digests of the plan are made of the whole."""
+    """What is planned, for which machine, and what is the spec's as it is. Digests are made of the whole plan."""
     return {
+        "restart": plan_restart(inputs),
+        "bench": plan_bench(inputs),
         "spec_sha256": inputs.loaded.sha256,
         "engine_sha256": "",
         "serving_sha256": "",

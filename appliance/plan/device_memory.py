@@ -28,7 +28,7 @@ COPIES = 2  # of what an operator of torch makes: a result, and a step on the wa
 
 def step_items(
     programs: Sequence[PlannedProgram], precision: PrecisionPlan, limits: StepLimits, num_processors: int | None,
-    *, draws_on_torch: bool,
+    *, draws_on_torch: bool, batch_invariant: bool = False,
 ) -> tuple[MemoryItem, ...]:  # fmt: skip
     """The items of the largest step. programs: the model's, and the one with places for adapters, if there is one.
 
@@ -43,7 +43,9 @@ def step_items(
     formula = activation_formula(last.liveness, last.program.logits, size, element)
     inputs = _input_bytes(first.program, limits, bare)
     spare = spare_block_bytes(first.program, limits.block_size, precision.kv_dtype)
-    kernels = 0 if num_processors is None else kernel_bytes(bare, limits, element, num_processors)
+    kernels = 0
+    if num_processors is not None:
+        kernels = kernel_bytes(bare, limits, element, num_processors, batch_invariant=batch_invariant)
     parts = [
         f"a step's numbers {format_size(inputs)}",
         *([f"a block that no table has {format_size(spare)}"] if spare else []),

@@ -22,6 +22,7 @@ NOT_BUILT = "not in this version"
 class Selection(msgspec.Struct, frozen=True):
     chosen: KernelSetFacts
     refused: Mapping[str, str]  # every other set of this kind of device -> reason
+    batch_invariant: bool
 
 
 def select_kernel_set(inputs: PlanInputs, modelled: Modelled, ledger: Ledger) -> Selection:
@@ -43,15 +44,13 @@ def select_kernel_set(inputs: PlanInputs, modelled: Modelled, ledger: Ledger) ->
         ledger.cannot_run.append(f"the kernel set {name} cannot run: {lacks}")
     elif not named and able and able[0] != name:
         ledger.warnings.append(f"{name} is planned in place of {able[0]}, which is faster: {reasons[able[0]]}")
-    if not chosen.is_batch_invariant:
-        reason = f"a row of {name} rounds by how many rows are computed with it; near ties may fall to other tokens"
-        ledger.decide("kernels.batch_invariant", False, "hardware", reason)
     if named:
         ledger.take("kernels.kernel_set", "hardware.kernels.kernel_set", name)
     else:
         ledger.decide("kernels.kernel_set", name, "profile", f"the first of profile {inputs.profile.name} that can run")
     others = [KERNEL_SETS[other] for other in reasons if other != name and KERNEL_SETS[other].device == chosen.device]
-    return Selection(chosen, {entry.name: reasons[entry.name] or _lesser(entry, name, order) for entry in others})
+    refused = {entry.name: reasons[entry.name] or _lesser(entry, name, order) for entry in others}
+    return Selection(chosen, refused, _batch_invariant(inputs, chosen, ledger))
 
 
 def _modelling_set(inputs: PlanInputs, ledger: Ledger) -> Selection:
@@ -61,7 +60,27 @@ def _modelling_set(inputs: PlanInputs, ledger: Ledger) -> Selection:
         message = f"kernel set {named} runs our own decoders, and modelling code runs this model"
         ledger.refuse(path, "plan/kernel-set", message, allowed=f"auto, {MODELLING}", hint="write auto")
     ledger.decide("kernels.kernel_set", MODELLING, "computed", "modelling code that is not ours runs the model")
-    return Selection(KERNEL_SETS[MODELLING], {})
+    return Selection(KERNEL_SETS[MODELLING], {}, _batch_invariant(inputs, KERNEL_SETS[MODELLING], ledger))
+
+
+def _batch_invariant(inputs: PlanInputs, chosen: KernelSetFacts, ledger: Ledger) -> bool:
+    """Whether rows round alike in every batch. Sets that do so at no cost always do."""
+    path, spec_path = "kernels.batch_invariant", "hardware.kernels.batch_invariant"
+    wanted = inputs.spec.hardware.kernels.batch_invariant
+    if chosen.is_batch_invariant:
+        reason = f"rows of {chosen.name} round alike in every batch, at no cost"
+        reason += ", so false changes nothing" if wanted is False else ""
+        return ledger.decide(path, True, "hardware", reason)
+    if wanted is True and chosen.can_be_batch_invariant:
+        reason = (
+            "products by fixed tiles in place of the vendor's library, and decodes attend as prompts do: slower, by"
+        )
+        return ledger.take(path, spec_path, True, f"{reason} how much is not measured")
+    if wanted is True:
+        message = f"rows of {chosen.name} round by how many rows are computed with them"
+        ledger.refuse(spec_path, "plan/batch-invariant", message, allowed="auto, false", hint="write auto")
+    reason = f"a row of {chosen.name} rounds by how many rows are computed with it; near ties may fall to other tokens"
+    return ledger.decide(path, False, "hardware", reason)
 
 
 def _obstacle(entry: KernelSetFacts, inputs: PlanInputs) -> str:
@@ -117,6 +136,7 @@ def plan_kernels(
 ) -> KernelPlan:
     """One choice an operator of the program; those over weights and the cache once for each type that they meet."""
     chosen = selection.chosen
+    _check_states(selection, program, ledger)
     used = {record: _variants(record, program, precision) for record in OPERATORS if _is_ours(record, chosen)}
     of_machine = chosen.support if chosen.device == "cpu" else inputs.profile.support  # that of the generation
     support = of_machine if chosen.is_built else "untested"
@@ -125,6 +145,7 @@ def plan_kernels(
         support=support,
         choices=tuple(_choice(record, variant, selection) for record, found in used.items() for variant in found),
         num_threads=_num_threads(inputs, ledger),
+        batch_invariant=selection.batch_invariant,
         share_prefixes=_share_prefixes(inputs, chosen, program, ledger),
     )
 
@@ -139,6 +160,16 @@ def _share_prefixes(inputs: PlanInputs, chosen: KernelSetFacts, program: Planned
         lacks = "no layer sees all tokens" if chosen.can_share_prefixes else f"{chosen.name} shares none"
         ledger.decide(path, False, "computed", f"{spec_path} changes nothing: {lacks}")
     return False
+
+
+def _check_states(selection: Selection, program: PlannedProgram, ledger: Ledger) -> None:
+    """Rows round by their chunk where recurrent states are carried by torch on a CPU."""
+    chosen = selection.chosen
+    is_by_torch = chosen.uses_torch and chosen.device == "cpu"
+    if selection.batch_invariant and is_by_torch and program.program.states:
+        message = f"recurrent states of {chosen.name} round by how a prompt is cut"
+        path = "hardware.kernels.batch_invariant"
+        ledger.refuse(path, "plan/batch-invariant", message, allowed="auto, false", hint="write auto")
 
 
 def _is_ours(record: type[Operator], kernels: KernelSetFacts) -> bool:

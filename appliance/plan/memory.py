@@ -55,6 +55,7 @@ class MemoryNeeds(msgspec.Struct, frozen=True, kw_only=True):
     context: ContextRequest
     block_size: int
     num_threads: int
+    batch_invariant: bool
     screen: ScreenRequest | None
     graphs: GraphsPlan = GraphsPlan()
     speculation: SpeculationPlan | None = None
@@ -213,7 +214,10 @@ def _step_items(inputs: PlanInputs, needs: MemoryNeeds) -> tuple[MemoryItem, ...
     if program.kernels.uses_torch:
         programs = [program] if needs.adapters is None else [program, needs.adapters.program]
         is_processed = inputs.spec.model.logprobs_mode.startswith("processed")
-        return step_items(programs, precision, _limits(needs), _num_processors(inputs), draws_on_torch=is_processed)
+        return step_items(
+            programs, precision, _limits(needs), _num_processors(inputs),
+            draws_on_torch=is_processed, batch_invariant=needs.batch_invariant,
+        )  # fmt: skip
     sampled = scheduler.max_num_sampled or scheduler.max_num_seqs
     step = StepSize(scheduler.max_num_batched_tokens, sampled, needs.num_threads, needs.context.limit)
     element = ELEMENT_BYTES[precision.activations]

@@ -169,6 +169,7 @@ class KernelPlan(msgspec.Struct, frozen=True, kw_only=True):
     support: Literal["tested here", "compiled here", "untested"]
     choices: tuple[KernelChoice, ...]
     num_threads: int
+    batch_invariant: bool = False  # rows round alike in every batch
     share_prefixes: bool = False  # decodes read a prefix that they share once for all (cascade attention)
     screen_logits: bool = False  # with a copy of the output head in fewer bits
 

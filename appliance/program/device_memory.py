@@ -140,8 +140,11 @@ def kernel_bytes(
     programs: Sequence[StepProgram], limits: StepLimits, element_bytes: int, num_processors: int,
     *, batch_invariant: bool = False,
 ) -> int:  # fmt: skip
-    """Returns the bytes in which kernels leave what they hand on: shares, pairs of experts, and draws."""
-    numbers = share_numbers(programs, limits.num_seqs, num_processors, batch_invariant=batch_invariant)
+    """Returns the bytes in which kernels leave what they hand on: shares, pairs of experts, and draws.
+
+    batch_invariant: decodes attend as prompts do, without shares, and all products leave shares.
+    """
+    numbers = 0 if batch_invariant else share_numbers(programs, limits.num_seqs, num_processors)
     numbers += product_numbers(programs, limits.num_tokens, num_processors, batch_invariant=batch_invariant)
     experts = (shape.size_bytes(limits.num_tokens, element_bytes) for shape in expert_shapes(programs))
     return _F32 * numbers + sum(experts) + draw_bytes(limits.num_sampled)

@@ -45,6 +45,7 @@ VALUES: dict[str, Other] = {
     "decoding.enable_auto_tool_choice": Other("false", ("decoding.tool_parser=hermes",)),
     "degradations": Other("{ignored_field: allow}"),
     "hardware.kernels.kernel_set": Other("cpu-generic"),
+    "hardware.kernels.batch_invariant": Other("true", ("hardware.kernels.kernel_set=torch",)),
     "hardware.memory.kv_cache": Other("1MiB"),
     **{f"compilation.{name}": Other(value, ("hardware.kernels.kernel_set=torch",)) for name, value in (
         ("level", "0"), ("cudagraph_mode", "PIECEWISE"), ("enforce_eager", "true"),

@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from appliance.catalog.gpu_operators import FEW_ROWS
+from appliance.kernels.gpu.device import Device
 from appliance.kernels.gpu.triton.attention_decode import choose_decode, decode_workspace
 from appliance.kernels.gpu.triton.linear_tiles import choose_linear
 from appliance.kernels.gpu.triton.packing import PackedQuantized, pack
 from appliance.kernels.gpu.triton.quantized import choose_quantized
-from appliance.kernels.gpu.triton.sampling import SamplerWorkspace
+from appliance.kernels.gpu.triton_draws import DrawMemory
 from appliance.kernels.layout import Layout
 from appliance.program.caches import KvShape
 from appliance.program.device_memory import draw_bytes, product_numbers, share_numbers
@@ -64,6 +65,4 @@ def test_shares_of_products_have_room_for_any_width(arch: str) -> None:
 
 
 def test_draws_are_counted_to_the_byte() -> None:
-    most = SamplerWorkspace.allocate(5, "cpu")
-    parts = (most.top, most.counts, most.masses, most.keys, most.rest, most.limits, most.sums)
-    assert sum(part.nbytes for part in parts) == draw_bytes(5)
+    assert DrawMemory(5, Device(torch.device("cpu"))).size_bytes == draw_bytes(5)

@@ -38,10 +38,22 @@ class StepArrays:
     seq_lens: torch.Tensor
     block_tables: torch.Tensor
     sampled_rows: torch.Tensor
-    has_single: bool  # some sequence has one new token
+    has_single: bool  # some sequence has one new token, and is not in the tiles
     tiles: Mapping[int, torch.Tensor]  # int32 [tiles, 2] of the other sequences, by the rows of a tile (prefill_tiles)
     piece_first: torch.Tensor | None = None  # of a program with states: int32 [S + 1], as in StatePieces
     pieces: torch.Tensor | None = None  # int32 [P, 4]: first token, the one behind the last, source and target
+
+    def row(self, at: int) -> "StepArrays":
+        """Returns the arrays of one token."""
+        one = slice(at, at + 1)
+        return replace(
+            self,
+            token_ids=self.token_ids[one],
+            positions=self.positions[one],
+            token_types=self.token_types[one],
+            sequence_of=self.sequence_of[one],
+            slot_mapping=self.slot_mapping[:, one],
+        )
 
     def unpadded(self) -> "StepArrays":
         """Returns the arrays of the step's own tokens and sampled rows."""
@@ -91,14 +103,17 @@ class InputBuffer:
         tile_rows: Sequence[int] = (),
         *,
         has_states: bool = False,
+        all_in_tiles: bool = False,
     ) -> None:
-        """tile_rows: the sizes of tiles in which kernels want the tokens of sequences that have several."""
+        """tile_rows: the sizes of tiles in which kernels want the tokens of sequences that have several. all_in_tiles:
+        and of those that have one."""
         sizes = step_limits(limits)
         self._most_blocks, self._max_num_sampled = table_columns(sizes), limits.max_num_sampled
         size = input_bytes(sizes, num_groups, len(tile_rows), has_states=has_states)
         self._staging, self._buffer = device.staging(size), device.zeros(size, dtype=torch.uint8)
         self._host = self._staging.numpy()
         self._num_groups, self._tile_rows = num_groups, tuple(tile_rows)
+        self._all_in_tiles = all_in_tiles
         self._copied = device.event()
 
     @property
@@ -127,7 +142,8 @@ class InputBuffer:
         self._copied.record()
         tiles = {rows: placed.pop(str(rows)) for rows in self._tile_rows}
         placed["sampled_rows"] = placed["sampled_rows"][: shape.num_rows]
-        has_single = bool((np.diff(inputs.query_start) == 1).any()) or shape.is_decode
+        is_single = shape.is_decode or bool((np.diff(inputs.query_start) == 1).any())
+        has_single = is_single and not self._all_in_tiles
         return StepArrays(inputs, shape, **placed, has_single=has_single, tiles=tiles)
 
     def _arrays_of(self, inputs: StepInputs, shape: StepShape) -> list[_Array]:
@@ -153,7 +169,7 @@ class InputBuffer:
             _Array("query_start", starts, (shape.num_seqs + 1,)),
             _Array("seq_lens", inputs.seq_lens, (shape.num_seqs,)),
             _Array("block_tables", tables, (groups, shape.num_seqs, columns), padding=None),
-            *(_tiles(starts, rows) for rows in self._tile_rows),
+            *(_tiles(starts, rows, skip_single=not self._all_in_tiles) for rows in self._tile_rows),
             *_pieces(inputs.states, shape.num_seqs),
         ]
 
@@ -167,6 +183,6 @@ def _pieces(states: StatePieces | None, num_seqs: int) -> Iterator[_Array]:
         yield _Array("pieces", np.stack(columns, axis=1), (max(1, len(states.source)), 4))
 
 
-def _tiles(query_start: np.ndarray, rows: int) -> _Array:
-    tiles = prefill_tiles(query_start, rows)
+def _tiles(query_start: np.ndarray, rows: int, *, skip_single: bool) -> _Array:
+    tiles = prefill_tiles(query_start, rows, skip_single)
     return _Array(str(rows), tiles, tiles.shape)

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 import numpy as np
 import torch
 
+from appliance.catalog.gpu_operators import FEW_ROWS
 from appliance.kernels.errors import BindError, KernelSetError, StepError
 from appliance.kernels.execution import Execution
 from appliance.kernels.gpu.adapters import DeviceAdapters
@@ -21,8 +22,10 @@ from appliance.kernels.gpu.graphs import StepGraphs
 from appliance.kernels.gpu.inputs import InputBuffer
 from appliance.kernels.gpu.logits import DeviceLogits
 from appliance.kernels.gpu.matrices import DeviceMatrix, load_matrix, load_vector
+from appliance.kernels.gpu.operators.one_by_one import one_by_one
 from appliance.kernels.gpu.operators.table import implementation
 from appliance.kernels.gpu.parts import ON_TORCH, Parts, triton_parts
+from appliance.kernels.gpu.segments import Call
 from appliance.kernels.gpu.sizes import step_limits
 from appliance.kernels.gpu.step import BoundModel, DeviceStep
 from appliance.kernels.interface import GraphReport, StepInputs, WeightChange
@@ -74,12 +77,17 @@ class GpuExecutable:
         programs = [program] if adapted is None else [program, adapted]
         make = parts.make_kit
         self._kit = None if make is None else make(programs, execution, dtype, self._vectors, device)
-        self._calls = [(implementation(type(op), parts.table), op) for op in program.operators]
-        changed = () if adapted is None else adapted.operators
-        self._adapted_calls = [(implementation(type(op), parts.table), op) for op in changed]
+        is_by_rows = numerics.batch_invariant and self._kit is None and not device.is_gpu
+        self._calls = calls_of(program, parts, is_by_rows=is_by_rows)
+        self._adapted_calls = [] if adapted is None else calls_of(adapted, parts, is_by_rows=is_by_rows)
         tile_rows = () if self._kit is None else self._kit.tile_rows
         self._inputs = InputBuffer(
-            limits, len(program.kv_layout().groups), device, tile_rows, has_states=bool(program.states)
+            limits,
+            len(program.kv_layout().groups),
+            device,
+            tile_rows,
+            has_states=bool(program.states),
+            all_in_tiles=numerics.batch_invariant,
         )
         self._adapters = (
             None if adapted is None else DeviceAdapters(adapted, limits.max_loras, numerics.lora_dtype, device)
@@ -89,7 +97,8 @@ class GpuExecutable:
         self._bounds = StepBounds(program, limits, *vocabulary_of(program, rows), has_adapters=adapted is not None)
         self._arena, buffers = place_activations(adapted or program, execution, dtype, device)
         memory = (self._caches.caches, self._states, self._adapters)
-        self._bound = BoundModel(device, dtype, buffers, self._matrices, self._vectors, *memory, self._kit)
+        fixed_rows = (FEW_ROWS if device.is_gpu else 1) if numerics.batch_invariant else 0
+        self._bound = BoundModel(device, dtype, buffers, self._matrices, self._vectors, *memory, self._kit, fixed_rows)
         captures = functools.partial(can_capture, device=device, matrices=self._matrices, kit=self._kit)
         self._graphs = StepGraphs(self._calls, self._bound, execution.graphs, limits, captures)
         draws = None if self._kit is None else self._kit.draws
@@ -237,6 +246,12 @@ class GpuExecutable:
         self._device.wait()
         del self._matrices, self._vectors, self._caches, self._states, self._inputs, self._adapters
         del self._arena, self._bound, self._sampler, self._kept, self._kit, self._ahead, self._graphs
+
+
+def calls_of(program: StepProgram, parts: Parts, *, is_by_rows: bool) -> list[Call]:
+    """Returns the operators of a program, each with the function that runs it."""
+    calls = [(implementation(type(op), parts.table), op) for op in program.operators]
+    return [(one_by_one(run, op), op) for run, op in calls] if is_by_rows else calls
 
 
 def _nothing(num_groups: int) -> StepInputs:

@@ -30,21 +30,35 @@ class BoundModel:
     states: list[torch.Tensor]
     adapters: DeviceAdapters | None
     kit: object  # what the functions of exchanged parts need (parts.Kit)
+    fixed_rows: int = 0  # of products by torch, where rows are to round alike in every batch (products.by_rows)
 
 
 class DeviceStep:
     """One step: its arrays, and the live rows of every slot."""
 
-    def __init__(self, bound: BoundModel, arrays: StepArrays, num_tokens: int | None = None) -> None:
-        """num_tokens: of slots with a row for each token, where that is not those of the arrays."""
+    def __init__(
+        self, bound: BoundModel, arrays: StepArrays, num_tokens: int | None = None, only: int | None = None
+    ) -> None:
+        """num_tokens: of slots with a row for each token, where that is not those of the arrays. only: the one row of
+        every slot that is live."""
         self.bound = bound
         self.arrays = arrays
         tokens = arrays.shape.num_tokens if num_tokens is None else num_tokens
         self._rows = {Extent.TOKENS: tokens, Extent.SAMPLED: arrays.shape.num_rows}
+        self._only = only
+
+    def num_rows(self, extent: Extent) -> int:
+        """Returns how many rows of slots of an extent are live."""
+        return self._rows[extent]
+
+    def row(self, extent: Extent, at: int) -> "DeviceStep":
+        """Returns the step as operators of an extent see it that compute row `at` alone."""
+        return DeviceStep(self.bound, self.arrays.row(at) if extent is Extent.TOKENS else self.arrays, only=at)
 
     def slot(self, slot: Slot) -> torch.Tensor:
         """Returns the live rows of a slot, [rows, width]."""
-        return self.bound.buffers[slot.index][: self._rows[slot.extent]]
+        buffer = self.bound.buffers[slot.index]
+        return buffer[: self._rows[slot.extent]] if self._only is None else buffer[self._only : self._only + 1]
 
     def span(self, span: Span) -> torch.Tensor:
         """Returns the live rows of a span, [rows, width]."""
@@ -57,4 +71,7 @@ class DeviceStep:
     def sequence_of(self, extent: Extent) -> torch.Tensor:
         """Returns the sequence of each live row, int32 [rows]."""
         of_tokens = self.arrays.sequence_of
-        return of_tokens if extent is Extent.TOKENS else of_tokens[self.arrays.sampled_rows]
+        found = of_tokens if extent is Extent.TOKENS else of_tokens[self.arrays.sampled_rows]
+        if self._only is None or extent is Extent.TOKENS:
+            return found
+        return found[self._only : self._only + 1]

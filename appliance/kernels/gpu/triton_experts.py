@@ -7,7 +7,13 @@ import torch
 from appliance.kernels.gpu.device import Device
 from appliance.kernels.gpu.matrices import DenseMatrix, DeviceMatrix
 from appliance.kernels.gpu.packed_matrix import PackedMatrix
-from appliance.kernels.gpu.triton.experts import ExpertMatrices, ExpertOptions, ExpertWorkspace, tile_rows_of
+from appliance.kernels.gpu.triton.experts import (
+    LEAST_EXPERT_ROWS,
+    ExpertMatrices,
+    ExpertOptions,
+    ExpertWorkspace,
+    tile_rows_of,
+)
 from appliance.kernels.gpu.triton.experts_order import num_expert_tiles
 from appliance.kernels.gpu.triton.packing import PackedQuantized
 from appliance.program.device_memory import ExpertShape
@@ -17,8 +23,11 @@ from appliance.program.routing import Experts
 class ExpertMemory:
     """The memory of one shape, for steps of at most so many tokens."""
 
-    def __init__(self, shape: ExpertShape, max_tokens: int, dtype: torch.dtype, device: Device) -> None:
-        self._shape = shape
+    def __init__(
+        self, shape: ExpertShape, max_tokens: int, dtype: torch.dtype, device: Device, batch_invariant: bool = False
+    ) -> None:
+        """batch_invariant: tiles have as many rows in every step, so that rows round alike."""
+        self._shape, self._is_fixed = shape, batch_invariant
         self._integers = [device.zeros(size, dtype=torch.int32) for size in shape.integers(max_tokens)]
         positions = shape.positions(max_tokens)
         self._floats = [device.zeros(positions, width, dtype=dtype) for width in (shape.opened, shape.inner, shape.out)]
@@ -30,7 +39,7 @@ class ExpertMemory:
     def of(self, num_tokens: int) -> ExpertWorkspace:
         """Returns the memory's part for a step of exactly so many tokens."""
         shape, pairs = self._shape, num_tokens * self._shape.num_chosen
-        rows = tile_rows_of(pairs, shape.num_experts)
+        rows = LEAST_EXPERT_ROWS if self._is_fixed else tile_rows_of(pairs, shape.num_experts)
         tiles = num_expert_tiles(pairs, shape.num_experts, rows)
         counts, places, order, tile_experts = self._integers
         opened, inner, result = (part[: tiles * rows] for part in self._floats)

@@ -49,12 +49,10 @@ class TritonKit:
         dtype: torch.dtype,
         vectors: dict[str, torch.Tensor],
         device: Device,
-        *,
-        batch_invariant: bool = False,
     ) -> None:
         """vectors: f32, by the names in the programs. Raises ValueError for a GPU of an unknown generation."""
         self.arch, self.num_processors = generation_of(device)
-        self.batch_invariant = batch_invariant
+        self.batch_invariant = batch_invariant = execution.numerics.batch_invariant
         self.has_dependent_launch = device.is_gpu and architecture(self.arch).has_dependent_launch
         limits, self._has_codes = execution.limits, kv_scale_bytes(execution.numerics.kv_dtype) > 0
         self._limits, self._dtype, self._vectors, self._device = limits, dtype, vectors, device
@@ -62,12 +60,14 @@ class TritonKit:
         self._attention = {id(op): self._plan(op) for op in operators if isinstance(op, PagedAttention)}
         sizes = step_limits(limits)
         processors = self.num_processors
-        shares = share_numbers(programs, sizes.num_seqs, processors, batch_invariant=batch_invariant)
+        shares = 0 if batch_invariant else share_numbers(programs, sizes.num_seqs, processors)
         products = product_numbers(programs, sizes.num_tokens, processors, batch_invariant=batch_invariant)
         self.attention_workspace = device.zeros(shares, dtype=torch.float32)
         self._parts = device.zeros(products, dtype=torch.float32)
         shapes = expert_shapes(programs)
-        self._experts = {shape: ExpertMemory(shape, sizes.num_tokens, dtype, device) for shape in shapes}
+        self._experts = {
+            shape: ExpertMemory(shape, sizes.num_tokens, dtype, device, batch_invariant) for shape in shapes
+        }
         self.draws = DrawMemory(limits.max_num_sampled, device)
         self._tables: dict[str, ExpertMatrices | None] = {}
 

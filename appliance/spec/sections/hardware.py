@@ -69,6 +69,13 @@ class KernelsSection(Section):
         "auto", "Implementation of attention by name.", auto="from the kernel set", built=False
     )
     disabled: list[Text] = field([], "Implementations never to choose.", built=False, vllm="disabled_kernels")
+    batch_invariant: Auto[bool] = field(
+        "auto",
+        "Rows round alike in every batch, chunk and draft, so that answers are the same to the bit whatever runs "
+        "beside them. CPU sets always do, at no cost; sets of GPUs then multiply by fixed tiles of their own, which is "
+        "slower.",
+        auto="true where it costs nothing",
+    )
     quantize_activations: Auto[bool] = field(
         "auto",
         "Round activations to 8 bits, a scale for each token and group, in products with weights of integer codes: "

@@ -1,5 +1,6 @@
 """The executor with Triton's kernels, under the interpreter: whole models, chunk by chunk and token by token."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -50,3 +51,18 @@ def test_quantized_weights_are_multiplied_as_they_are(
         row = driver.sequence(PROMPT)
         logits.append([driver.step([(row, end - row.num_computed)])[0] for end in (8, 9)])
     np.testing.assert_allclose(logits[0], logits[1], rtol=3e-4, atol=3e-4)
+
+
+@pytest.mark.parametrize("family", ["gpt-oss"])
+def test_rows_round_alike_where_that_is_asked_for(family: str, with_triton: GpuKernelSet, tmp_path: Path) -> None:
+    """Alone and whole, beside another sequence, in chunks, and as a decode: to the bit."""
+    make_tiny(family, tmp_path)
+    limits = execution_of(max_model_len=64, block_size=16)
+    limits = dataclasses.replace(limits, numerics=dataclasses.replace(limits.numerics, batch_invariant=True))
+    driver = Driver(bind(read_model_facts(tmp_path), with_triton, execution=limits), limits)
+    [alone] = driver.step([(driver.sequence(PROMPT), len(PROMPT))])
+    other, row = driver.sequence(PROMPT[3:6]), driver.sequence(PROMPT)
+    driver.step([(other, 2), (row, 3)])
+    driver.step([(row, 5), (other, 1)])
+    [decoded] = driver.step([(row, 1)])
+    np.testing.assert_array_equal(decoded, alone)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 
 from appliance.kernels.gpu.adapters import DeviceAdapters
+from appliance.kernels.gpu.products import by_rows
 from appliance.kernels.gpu.step import DeviceStep
 from appliance.program.adapters import AdapterEmbed, AdapterLinear
 from appliance.program.slots import Extent
@@ -17,6 +18,7 @@ class DeviceRows(NamedTuple):
     present: tuple[int, ...]
     slots: torch.Tensor
     scales: torch.Tensor
+    fixed_rows: int
 
     @classmethod
     def of(cls, extent: Extent, step: DeviceStep) -> "DeviceRows":
@@ -26,9 +28,13 @@ class DeviceRows(NamedTuple):
         assert adapters is not None, "the program was bound with places"
         sequences = step.sequence_of(extent)
         present = tuple(sorted({slot for slot in given.slots.tolist() if slot >= 0}))
-        return cls(
-            adapters, present, device.upload(given.slots)[sequences], device.upload(given.scales)[sequences][:, None]
-        )
+        columns = device.upload(given.slots)[sequences], device.upload(given.scales)[sequences][:, None]
+        return cls(adapters, present, *columns, step.bound.fixed_rows)
+
+    def product(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """Returns x @ weight.T in f32."""
+        wide = weight.float()
+        return by_rows(lambda rows: rows @ wide.T, x, self.fixed_rows)
 
     def some(self, rows: torch.Tensor) -> "DeviceRows":
         """Returns those of some of the rows, in this order."""
@@ -43,8 +49,8 @@ class DeviceRows(NamedTuple):
             before = out.float()
             added = torch.zeros_like(before)
             if change.up is not None:
-                low = x.float() if change.down is None else x.float() @ change.down.float().T
-                added = low @ change.up.float().T
+                low = x.float() if change.down is None else self.product(x.float(), change.down)
+                added = self.product(low, change.up)
             if change.shift is not None:
                 added = added + change.shift.float()
             if change.stretch is not None:
@@ -67,6 +73,6 @@ def adapter_embed(op: AdapterEmbed, step: DeviceStep) -> None:
         if change is None or change.up is None:
             continue
         added = change.up[step.arrays.token_ids.long()].float()
-        added = added if change.down is None else added @ change.down.float()
+        added = added if change.down is None else rows.product(added, change.down.T)
         is_mine = (rows.slots == slot)[:, None]
         out.copy_(torch.where(is_mine, out.float() + op.scale * rows.scales * added, out.float()))

@@ -1,5 +1,7 @@
 """Attention over the paged cache, by torch: sequence by sequence."""
 
+from collections.abc import Iterator
+
 from appliance.kernels.gpu.step import DeviceStep
 from appliance.kernels.reference.attention import attend
 from appliance.program import operators as ops
@@ -24,7 +26,19 @@ def paged_attention(op: ops.PagedAttention, step: DeviceStep) -> None:
             rows = slice(starts[sequence], starts[sequence + 1])
             if rows.start < rows.stop and length:
                 keys, values = cache.gather(tables[sequence], length)
-                out[rows] = attend(op, q[rows].float(), keys, values, sinks).flatten(1).to(out.dtype)
+                for part, end in _parts(rows, length, step.bound.fixed_rows):
+                    found = attend(op, q[part].float(), keys[:end], values[:end], sinks)
+                    out[part] = found.flatten(1).to(out.dtype)
+
+
+def _parts(rows: slice, length: int, fixed_rows: int) -> Iterator[tuple[slice, int]]:
+    """Yields rows of a sequence that attend together, and how many keys the last of them sees: each row alone where
+    rows are to round alike in every chunk."""
+    if not fixed_rows:
+        yield rows, length
+        return
+    for row in range(rows.start, rows.stop):
+        yield slice(row, row + 1), length - (rows.stop - 1 - row)
 
 
 def _on_host(step: DeviceStep) -> tuple[list[int], list[int]]:

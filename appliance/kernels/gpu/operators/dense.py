@@ -2,6 +2,7 @@
 
 import torch
 
+from appliance.kernels.gpu.products import by_rows
 from appliance.kernels.gpu.step import DeviceStep
 from appliance.kernels.reference.activations import activate, xielu
 from appliance.program import operators as ops
@@ -68,7 +69,7 @@ def linear(op: ops.Linear, step: DeviceStep) -> None:
     """The product goes where its result is wanted, if nothing but a bias comes between."""
     x, out = step.span(op.x), step.span(op.out)
     weight = step.bound.matrices[op.weight].read(WHOLE, x.dtype).T
-    if op.activation is None and out.dtype == x.dtype:
+    if op.activation is None and not step.bound.fixed_rows and out.dtype == x.dtype:
         if op.accumulate:
             out.addmm_(x, weight)
         else:
@@ -76,7 +77,7 @@ def linear(op: ops.Linear, step: DeviceStep) -> None:
         if op.bias is not None:
             out.add_(step.vector(op.bias))
         return
-    y = x @ weight
+    y = by_rows(lambda rows: rows @ weight, x, step.bound.fixed_rows)
     if op.bias is not None:
         y = y + step.vector(op.bias)
     if op.activation is not None:
@@ -87,7 +88,7 @@ def linear(op: ops.Linear, step: DeviceStep) -> None:
 def head_linear(op: HeadLinear, step: DeviceStep) -> None:
     x = step.span(op.x).reshape(-1, op.num_heads, op.x.width // op.num_heads)
     weight = step.bound.matrices[op.weight].read(WHOLE, x.dtype).reshape(op.num_heads, -1, x.shape[-1])
-    parts = [torch.einsum("thk,hmk->thm", x, weight)]
+    parts = [by_rows(lambda rows: torch.einsum("thk,hmk->thm", rows, weight), x, step.bound.fixed_rows)]
     if op.tail is not None:
         parts.append(step.span(op.tail).reshape(len(x), op.num_heads, -1))
     step.slot(op.out).copy_(torch.cat(parts, dim=-1).flatten(1))

@@ -3,6 +3,7 @@
 import torch
 
 from appliance.kernels.gpu.operators.adapters import DeviceRows
+from appliance.kernels.gpu.products import by_rows
 from appliance.kernels.gpu.step import DeviceStep
 from appliance.kernels.reference.activations import activate
 from appliance.program.adapters import AdapterExperts
@@ -57,5 +58,6 @@ def _linear(x: torch.Tensor, expert: int, op: Experts, name: str, bias: str | No
     matrix = step.bound.matrices[name]
     height = matrix.shape[0] // op.num_experts
     rows = slice(expert * height, (expert + 1) * height)
-    y = x @ matrix.read(rows, x.dtype).T
+    weight = matrix.read(rows, x.dtype)
+    y = by_rows(lambda some: some @ weight.T, x, step.bound.fixed_rows)
     return y if bias is None else y + step.vector(bias)[rows].to(y.dtype)

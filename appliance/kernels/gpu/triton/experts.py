@@ -17,7 +17,7 @@ from appliance.program.device_memory import EXPERT_TILE_ROWS
 from appliance.program.record import ActivationKind
 
 _BLOCK = 1024
-_LEAST_ROWS, _MOST_ROWS = 16, EXPERT_TILE_ROWS
+LEAST_EXPERT_ROWS, _MOST_ROWS = 16, EXPERT_TILE_ROWS
 
 Matrix = torch.Tensor | PackedQuantized
 
@@ -68,7 +68,7 @@ class ExpertWorkspace:
     ) -> Self:  # fmt: skip
         """Allocates for steps of so many tokens; their number decides the rows of a tile, unless batch_invariant."""
         pairs = num_tokens * num_chosen
-        rows = _LEAST_ROWS if batch_invariant else tile_rows_of(pairs, matrices.num_experts)
+        rows = LEAST_EXPERT_ROWS if batch_invariant else tile_rows_of(pairs, matrices.num_experts)
         tiles = num_expert_tiles(pairs, matrices.num_experts, rows)
 
         def integers(size: int) -> torch.Tensor:
@@ -86,7 +86,7 @@ class ExpertWorkspace:
 
 def tile_rows_of(num_pairs: int, num_experts: int) -> int:
     """Returns how many rows of an expert are multiplied together: about as many as one has on average."""
-    return min(_MOST_ROWS, max(_LEAST_ROWS, power_of_two(max(1, num_pairs // num_experts))))
+    return min(_MOST_ROWS, max(LEAST_EXPERT_ROWS, power_of_two(max(1, num_pairs // num_experts))))
 
 
 @triton.jit
