@@ -8,6 +8,8 @@ from gguf import GGMLQuantizationType as GgmlType
 
 from appliance.engine.backend import load_backend
 from appliance.engine.core.config import SchedulerConfig
+from appliance.engine.swap_memory import SwapMemory
+from appliance.kernels.interface import Moves
 from appliance.plan.boot import TOLERANCE, BootReport, compare_boot
 from appliance.plan.prepare import prepare
 from tests.models.compressed import scheme, write_compressed
@@ -54,6 +56,28 @@ def test_a_cache_of_8_bits_takes_the_planned_bytes(
     name: str, dtype: str, tiny: Callable[[str], Checkpoint], tmp_path: Path
 ) -> None:
     check(tiny(name).folder, tmp_path, overrides=(f"cache.dtype={dtype}", *cache_of(name)))
+
+
+@pytest.mark.parametrize("kernel_set", ["cpu-generic", "reference", "torch"])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("llama", "int8"), ("gpt-oss", "auto"), ("qwen3_next", "auto"), ("mamba2", "auto")]
+)
+def test_a_place_of_swap_space_has_the_bytes_that_move(
+    kernel_set: str, name: str, dtype: str, tiny: Callable[[str], Checkpoint], tmp_path: Path
+) -> None:
+    spec = tmp_path / "deployment.yaml"
+    spec.write_text(SPEC.format(source=tiny(name).folder, quantization="auto"))
+    wanted = ("hardware.memory.swap_space=4MiB", f"hardware.kernels.kernel_set={kernel_set}", f"cache.dtype={dtype}")
+    plan = prepare(spec, (*wanted, *cache_of(name))).plan
+    swap, config = plan.cache.swap, SchedulerConfig.from_plan(plan)
+    assert swap is not None
+    executable = load_backend(plan, config, lambda *_: None).executable
+    assert isinstance(executable, Moves)
+    mover = executable.mover()
+    assert swap.place_bytes == (mover.block_bytes or mover.state_bytes) > 0
+    assert swap.num_state_places == -(-mover.state_bytes // swap.place_bytes)
+    assert SwapMemory(executable, config.num_swap_places).size_bytes == swap.num_places * swap.place_bytes
+    executable.close()
 
 
 @pytest.mark.parametrize("kind", ["Q4_0", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"])
