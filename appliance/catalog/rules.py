@@ -155,6 +155,7 @@ PLANNING: dict[str, str] = {
     "plan/block-size": "The kernel set has blocks of this size.",
     "plan/no-cache": "Only a model that keeps keys and values has a cache to size.",
     "plan/state-snapshots": "Only a model with recurrent states keeps snapshots of them.",
+    "plan/swap": "Swap space holds something of a sequence, in a model that keeps something, on one rank.",
     "plan/kernel-set": "The named kernel set is known and runs on the machine.",
     "plan/threads": "There is a CPU for each thread.",
     "plan/budget": "A step holds what it must.",

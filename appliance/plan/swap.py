@@ -27,13 +27,17 @@ class PlannedSwap(msgspec.Struct, frozen=True):
 
 def plan_swap(inputs: PlanInputs, units: SwapUnits, left: int, ledger: Ledger) -> PlannedSwap:
     """Decides what becomes of preempted sequences. left: of the memory of a CPU; a GPU has swap space in the host's."""
-    left = left if inputs.profile.device == "cpu" else inputs.facts.memory.limit_bytes // _num_ranks(inputs)
+    left = left if inputs.profile.device == "cpu" else inputs.facts.memory.limit_bytes
     mode, space = inputs.spec.scheduler.preemption_mode, int(inputs.spec.hardware.memory.swap_space)
     place_bytes = units.block_bytes or units.state_bytes
     if mode == "recompute":
         return _computed_again(MODE, ledger)
     if not space:
         return _computed_again(SPACE, ledger)
+    if _num_ranks(inputs) > 1:
+        message = "each rank keeps a part of every block, and this version moves no parts to host memory"
+        ledger.refuse(SPACE, "plan/swap", message, allowed="0, or one rank", hint=f"remove {SPACE}")
+        return PlannedSwap()
     if not place_bytes:
         message = "this model keeps nothing from one step to the next, so there is nothing to swap"
         ledger.refuse(SPACE, "plan/swap", message, allowed="0", hint=f"remove {SPACE}")

@@ -77,3 +77,5 @@ def test_what_does_not_fit_or_holds_nothing_is_refused() -> None:
         planned("hardware: {memory: {swap_space: 1TiB}}\n")
     with pytest.raises(SpecError, match="hold nothing of a sequence"):
         planned("hardware: {memory: {swap_space: 1KiB}}\n")
+    with pytest.raises(SpecError, match="each rank keeps a part of every block"):
+        planned(SPACE + "parallelism: {tensor: 2}\n")
