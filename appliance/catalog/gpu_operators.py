@@ -9,6 +9,7 @@ FEW_ROWS: Final = 64  # of a product by a kernel of ours; the vendor's library m
 GPU_ARCHITECTURES: Final = (
     "sm80", "sm86", "sm89", "sm90", "sm100", "sm103", "sm120", "gfx1100", "gfx90a", "gfx942", "gfx950",
 )  # fmt: skip
+F8_GENERATIONS: Final = frozenset({"sm89", "sm90", "sm100", "sm103", "sm120"})  # that multiply e4m3 with e4m3
 
 GpuImplementation = Literal["triton", "torch", "reference"]
 

@@ -55,6 +55,7 @@ class KernelSetFacts(msgspec.Struct, frozen=True):
     block_sizes: tuple[int, ...] = (8, 16, 32, 64, 128)
     default_block_size: int = 16
     can_quantize_activations: bool = True
+    rounds_f8_inputs: bool = False  # of FP8 weights with a scale a row, to e4m3, where the device multiplies these
     can_screen_logits: bool = True
     activation_dtypes: tuple[str, ...] = ("f32",)
     integer_activation_bytes: int = 2  # of one activation multiplied with integer weights; 1 with VNNI
@@ -83,7 +84,9 @@ class KernelSetFacts(msgspec.Struct, frozen=True):
         return self.level is not None
 
 
-def _on_torch(name: str, device: DeviceKind, support: SupportClass, *, is_automatic: bool = True) -> KernelSetFacts:
+def _on_torch(
+    name: str, device: DeviceKind, support: SupportClass, *, is_automatic: bool = True, rounds_f8_inputs: bool = True
+) -> KernelSetFacts:
     """One executor of step programs on torch. On the CPU it is there so that its logic is tested."""
     return KernelSetFacts(
         name,
@@ -93,6 +96,7 @@ def _on_torch(name: str, device: DeviceKind, support: SupportClass, *, is_automa
         block_sizes=(16, 32, 64, 128),
         default_block_size=64,
         can_quantize_activations=False,
+        rounds_f8_inputs=rounds_f8_inputs,
         can_screen_logits=False,
         activation_dtypes=("bf16", "f16", "f32"),
         panel=1,
@@ -127,7 +131,7 @@ _TABLE = (
                    integer_activation_bytes=1),
     _on_torch("torch", "cpu", "tested here", is_automatic=False),
     _on_torch("cuda", "cuda", "compiled here"),
-    _on_torch("rocm", "rocm", "compiled here"),
+    _on_torch("rocm", "rocm", "compiled here", rounds_f8_inputs=False),  # gfx942 has an FP8 of its own
 )  # fmt: skip
 
 KERNEL_SETS: dict[str, KernelSetFacts] = {entry.name: entry for entry in _TABLE}

@@ -24,7 +24,8 @@ class Numerics:
     """The number formats in which a program computes."""
 
     kv_dtype: str  # "f32", "bf16", "f16", "int8", "fp8_e4m3", "fp8_e5m2"
-    # Inputs of ROUNDED_INPUT_LAYOUTS are int8 in groups of min(group_size, 256) columns; else f32.
+    # Inputs of ROUNDED_INPUT_LAYOUTS are int8 in groups of min(group_size, 256) columns; in a set on torch those of f8
+    # with a scale a row are e4m3, a scale a token, and no others.
     quantize_activations: bool
     lora_dtype: str = "bf16"  # of the maps of adapters: "f32" or "bf16"
     activation_dtype: str = "f32"  # of slots whose type the program leaves open; the CPU sets have no other

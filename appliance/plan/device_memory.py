@@ -45,7 +45,10 @@ def step_items(
     spare = spare_block_bytes(first.program, limits.block_size, precision.kv_dtype)
     kernels = 0
     if num_processors is not None:
-        kernels = kernel_bytes(bare, limits, element, num_processors, batch_invariant=batch_invariant)
+        rounds = precision.quantize_activations
+        kernels = kernel_bytes(
+            bare, limits, element, num_processors, batch_invariant=batch_invariant, rounds_inputs=rounds
+        )
     parts = [
         f"a step's numbers {format_size(inputs)}",
         *([f"a block that no table has {format_size(spare)}"] if spare else []),

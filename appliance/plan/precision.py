@@ -15,6 +15,7 @@ from appliance.catalog.formats import (
     WeightForm,
     dense_error,
 )
+from appliance.catalog.gpu_operators import F8_GENERATIONS
 from appliance.catalog.kernel_sets import KernelSetFacts
 from appliance.models.describe import Described
 from appliance.models.tensors import is_ignored
@@ -185,13 +186,15 @@ def _quantize_activations(
 ) -> bool:
     path, spec_path = "precision.quantize_activations", "hardware.kernels.quantize_activations"
     wanted = inputs.spec.hardware.kernels.quantize_activations
+    rounds_f8 = kernels.rounds_f8_inputs and _has_f8_rows(weights) and _multiplies_f8(inputs)
     has_integers = any(plan.layout in ROUNDED_INPUT_LAYOUTS for plan in weights)
-    if wanted is True and not kernels.can_quantize_activations:
+    can_round = kernels.can_quantize_activations or rounds_f8
+    if wanted is True and not can_round:
         message = f"{kernels.name} cannot round activations to 8 bits"
         if not ledger.may_degrade("activations", message):
             ledger.refuse(spec_path, "plan/activations", message, allowed="auto, false", hint="write auto")
-    if not has_integers or not kernels.can_quantize_activations:
-        reason = "no weights are integer codes" if not has_integers else f"{kernels.name} computes in floats"
+    if not can_round or not (has_integers or rounds_f8):
+        reason = f"{kernels.name} computes in floats" if has_integers else "no weights are integer codes"
         return ledger.decide(path, False, "computed", reason)
     if wanted != AUTO:
         return ledger.take(path, spec_path, bool(wanted))
@@ -199,7 +202,18 @@ def _quantize_activations(
         reason = "8-bit activations cost vectors more than 8-bit weights do; true is faster"
         return ledger.decide(path, False, "computed", reason)
     reason = "products with weights of integer codes take 8-bit activations, scaled a token and group"
+    if rounds_f8:
+        reason = "products with FP8 weights of a scale a row take FP8 activations, scaled a token"
     return ledger.decide(path, True, "hardware", reason)
+
+
+def _has_f8_rows(weights: tuple[WeightPlan, ...]) -> bool:
+    return any(plan.layout == "f8" and plan.group_size is None and plan.role == "linear" for plan in weights)
+
+
+def _multiplies_f8(inputs: PlanInputs) -> bool:
+    """Returns whether every device multiplies FP8 with FP8; torch's CPU device does."""
+    return all(accelerator.architecture in F8_GENERATIONS for accelerator in inputs.facts.accelerators)
 
 
 def _kv_dtype(inputs: PlanInputs, dtype: DenseType, program: PlannedProgram, ledger: Ledger) -> KvType:

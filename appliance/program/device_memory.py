@@ -129,6 +129,20 @@ def product_numbers(
     return features * (num_tokens if batch_invariant else min(FEW_ROWS, num_tokens))
 
 
+def rounded_sizes(
+    programs: Iterable[StepProgram], limits: StepLimits, element_bytes: int, *, batch_invariant: bool = False
+) -> tuple[int, int]:
+    """Returns the bytes of rows that are rounded to FP8 before a product, and the f32 scales of rows.
+
+    Rows are codes, or few rows are numbers; all of them with batch_invariant.
+    """
+    products = (op for program in programs for op in program.operators if isinstance(op, Linear))
+    columns = max((op.x.width for op in products), default=0)
+    rows = max(limits.rows.values())
+    numbers = rows if batch_invariant else min(FEW_ROWS, rows)
+    return ceil(columns * max(rows, numbers * element_bytes) / ALIGNMENT) * ALIGNMENT, rows
+
+
 def draw_bytes(num_rows: int, chunks: int = DRAW_CHUNKS) -> int:
     """Returns the bytes that the kernels of draws hand on: largest logits and sums by chunk, counts and masses by digit
     (of even and of odd steps), digits chosen so far, what is to be kept, five limits and the parameters of a row."""
@@ -138,16 +152,20 @@ def draw_bytes(num_rows: int, chunks: int = DRAW_CHUNKS) -> int:
 
 def kernel_bytes(
     programs: Sequence[StepProgram], limits: StepLimits, element_bytes: int, num_processors: int,
-    *, batch_invariant: bool = False,
+    *, batch_invariant: bool = False, rounds_inputs: bool = False,
 ) -> int:  # fmt: skip
     """Returns the bytes in which kernels leave what they hand on: shares, pairs of experts, and draws.
 
     batch_invariant: decodes attend as prompts do, without shares, and all products leave shares.
+    rounds_inputs: activations are rounded to FP8.
     """
     numbers = 0 if batch_invariant else share_numbers(programs, limits.num_seqs, num_processors)
     numbers += product_numbers(programs, limits.num_tokens, num_processors, batch_invariant=batch_invariant)
     experts = (shape.size_bytes(limits.num_tokens, element_bytes) for shape in expert_shapes(programs))
-    return _F32 * numbers + sum(experts) + draw_bytes(limits.num_sampled)
+    codes, scales = 0, 0
+    if rounds_inputs:
+        codes, scales = rounded_sizes(programs, limits, element_bytes, batch_invariant=batch_invariant)
+    return codes + _F32 * (numbers + scales) + sum(experts) + draw_bytes(limits.num_sampled)
 
 
 def spare_block_bytes(program: StepProgram, block_size: int, kv_dtype: str) -> int:

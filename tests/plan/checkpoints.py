@@ -38,6 +38,7 @@ class Coded(NamedTuple):
 
 
 MXFP4_EXPERTS = Coded(re.compile(r"experts\.\d*\.?(gate_up|down)_proj$"), "mxfp4", "mxfp4", 4, 32, 1)
+FP8_ROWS = Coded(re.compile(r"layers.*_proj\.weight$"), "f8_channel", "compressed-tensors", 8, 4096, 4)
 FP8_BLOCKS = Coded(re.compile(r"layers.*_proj(_with_mqa)?\.weight$"), "f8_g128", "fp8", 8, 128 * 128, 4)
 
 

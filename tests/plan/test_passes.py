@@ -7,7 +7,7 @@ from appliance.base.errors import SpecError
 from appliance.plan.inputs import ResolvedFiles
 from appliance.plan.types import EnginePlan, WeightPlan
 
-from .checkpoints import from_config
+from .checkpoints import FP8_BLOCKS, FP8_ROWS, described_by_itself, from_config
 from .machines import MODEL, decision, load, machine, plan, qwen, small_model
 
 
@@ -77,6 +77,19 @@ def test_bitsandbytes_leaves_embeddings_and_means_what_is_stored_where_it_is() -
         msgspec.structs.replace(small_model(), quantization="bitsandbytes"),
     )
     assert weights(stored)["bf16", "linear"].layout == "bf16"  # modules that were skipped stay as they are
+
+
+@pytest.mark.parametrize(
+    ("hardware", "rounds"), [("nvidia-h100-sxm-80g", True), ("nvidia-a100-sxm-80g", False), ("amd-mi300x-192g", False)]
+)
+def test_activations_that_meet_fp8_weights_are_rounded_where_a_gpu_multiplies_fp8(hardware: str, rounds: bool) -> None:
+    model = described_by_itself(from_config("llama-3.1-8b"), coded=FP8_ROWS)
+    found = plan(load(), model, machine(hardware))
+    assert found.precision.quantize_activations is rounds
+    off = load(MODEL + "hardware: {kernels: {quantize_activations: false}}\n")
+    assert not plan(off, model, machine(hardware)).precision.quantize_activations
+    blocks = described_by_itself(from_config("llama-3.1-8b"), coded=FP8_BLOCKS)
+    assert not plan(load(), blocks, machine(hardware)).precision.quantize_activations
 
 
 def test_activation_rounding_can_be_switched_off() -> None:

@@ -18,10 +18,11 @@ from appliance.kernels.gpu.checks import StepBounds, vocabulary_of
 from appliance.kernels.gpu.device import DTYPES, Device
 from appliance.kernels.gpu.device_sampler import DeviceSample, DeviceSampler
 from appliance.kernels.gpu.failures import says_failures
+from appliance.kernels.gpu.float8 import float8_matrix
 from appliance.kernels.gpu.graphs import StepGraphs
 from appliance.kernels.gpu.inputs import InputBuffer
 from appliance.kernels.gpu.logits import DeviceLogits
-from appliance.kernels.gpu.matrices import DeviceMatrix, load_matrix, load_vector
+from appliance.kernels.gpu.matrices import DeviceMatrix, Pack, load_matrix, load_vector
 from appliance.kernels.gpu.operators.one_by_one import one_by_one
 from appliance.kernels.gpu.operators.table import implementation
 from appliance.kernels.gpu.parts import ON_TORCH, Parts, triton_parts
@@ -36,7 +37,7 @@ from appliance.kernels.reference.moving import TensorMover
 from appliance.kernels.reference.states import state_slots
 from appliance.kernels.sampling import SampledBatch, SamplingBatch
 from appliance.program.device_memory import place_slots, wide_slots
-from appliance.program.operators import StepProgram
+from appliance.program.operators import Linear, StepProgram
 from appliance.program.roofline import program_work
 from appliance.program.slots import Slot
 from appliance.program.work import Forms, OperatorWork, WeightSize
@@ -65,9 +66,11 @@ class GpuExecutable:
         matrices, vectors = program.matrices(), program.vectors()
         self._matrices: dict[str, DeviceMatrix] = {}
         self._vectors: dict[str, torch.Tensor] = {}
+        packs = {False: parts.pack, True: _float8_or(parts.pack)}
+        rounded = rounded_weights(program) if numerics.quantize_activations else frozenset()
         for name in weights:  # in this order, in which they are read ahead
             if name in matrices:
-                self._matrices[name] = load_matrix(name, weights, device, parts.pack)
+                self._matrices[name] = load_matrix(name, weights, device, packs[name in rounded])
             elif name in vectors:
                 self._vectors[name] = load_vector(weights[name], device)
         self._caches = CacheMemory.of(program, execution, device)
@@ -254,6 +257,21 @@ def calls_of(program: StepProgram, parts: Parts, *, is_by_rows: bool) -> list[Ca
     return [(one_by_one(run, op), op) for run, op in calls] if is_by_rows else calls
 
 
+def rounded_weights(program: StepProgram) -> frozenset[str]:
+    """Returns the weights whose inputs are rounded if they are FP8: those that nothing but a Linear reads."""
+    linear = {op.weight for op in program.operators if isinstance(op, Linear)}
+    others = {name for op in program.operators if not isinstance(op, Linear) for name in op.named(op.matrices)}
+    return frozenset(linear - others)
+
+
+def _float8_or(pack: Pack | None) -> Pack:
+    def packed(weight: CanonicalWeight, device: Device) -> DeviceMatrix | None:
+        own = float8_matrix(weight, device)
+        return own if own is not None or pack is None else pack(weight, device)
+
+    return packed
+
+
 def _nothing(num_groups: int) -> StepInputs:
     """Returns a step without a sequence."""
     none = np.zeros(0, np.int32)
@@ -298,9 +316,10 @@ class GpuKernelSet:
         cache: PackedCache | None = None,
         adapted: StepProgram | None = None,
     ) -> GpuExecutable:
-        """Binds a program. Weights lie on the device as they are planned, so nothing is packed and kept."""
-        if execution.numerics.quantize_activations:
-            raise BindError(f"kernel set {self.name} does not round activations")
+        """Binds a program. Weights lie on the device as they are planned, so nothing is packed and kept.
+
+        Inputs of FP8 weights with a scale a row are rounded where the plan rounds activations, and no others.
+        """
         kind = _DEVICE_KINDS[self.name]
         if execution.placement.device.partition(":")[0] != kind:
             raise BindError(f"kernel set {self.name} runs on {kind}, not on {execution.placement.device}")

@@ -7,8 +7,9 @@ from typing import Self
 import torch
 
 from appliance.kernels.gpu.device import Device
+from appliance.kernels.gpu.float8 import Float8Matrix
 from appliance.kernels.gpu.matrices import Rows
-from appliance.kernels.gpu.triton.packing import PackedQuantized, PackingError, pack
+from appliance.kernels.gpu.triton.packing import E4M3, PackedQuantized, PackingError, pack
 from appliance.kernels.gpu.triton.quantized import dequantize
 from appliance.kernels.layout import CanonicalWeight
 
@@ -42,6 +43,13 @@ class PackedMatrix:
     @classmethod
     def joined(cls, pieces: Sequence[Self]) -> Self:
         return cls(PackedQuantized.joined([piece.packed for piece in pieces]))
+
+
+def packed_float8(matrix: Float8Matrix) -> PackedQuantized:
+    """Returns the same memory as kernels of few rows read it: words of four neighbouring codes."""
+    rows, columns = matrix.shape
+    words = matrix.codes.view(torch.int32)
+    return PackedQuantized(rows, columns, 8, E4M3, 0, 4, columns, columns, words, matrix.scale, None, None, None, None)
 
 
 def packed_matrix(weight: CanonicalWeight, device: Device) -> PackedMatrix | None:

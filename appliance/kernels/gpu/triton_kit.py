@@ -23,7 +23,7 @@ from appliance.kernels.gpu.triton.launch import dependent
 from appliance.kernels.gpu.triton_draws import DrawMemory
 from appliance.kernels.gpu.triton_experts import ExpertMemory, expert_matrices
 from appliance.program.caches import kv_scale_bytes
-from appliance.program.device_memory import ExpertShape, expert_shapes, product_numbers, share_numbers
+from appliance.program.device_memory import ExpertShape, expert_shapes, product_numbers, rounded_sizes, share_numbers
 from appliance.program.operators import PagedAttention, StepProgram
 from appliance.program.routing import Experts
 
@@ -63,6 +63,11 @@ class TritonKit:
         shares = 0 if batch_invariant else share_numbers(programs, sizes.num_seqs, processors)
         products = product_numbers(programs, sizes.num_tokens, processors, batch_invariant=batch_invariant)
         self.attention_workspace = device.zeros(shares, dtype=torch.float32)
+        codes, scales = 0, 0
+        if execution.numerics.quantize_activations:
+            codes, scales = rounded_sizes(programs, sizes, dtype.itemsize, batch_invariant=batch_invariant)
+        self._rounded = device.zeros(codes, dtype=torch.uint8)
+        self._row_scales = device.zeros(scales, dtype=torch.float32)
         self._parts = device.zeros(products, dtype=torch.float32)
         shapes = expert_shapes(programs)
         self._experts = {
@@ -74,7 +79,8 @@ class TritonKit:
     @property
     def size_bytes(self) -> int:
         experts = sum(memory.size_bytes for memory in self._experts.values())
-        return self.attention_workspace.nbytes + self._parts.nbytes + experts + self.draws.size_bytes
+        rounded = self._rounded.nbytes + self._row_scales.nbytes
+        return self.attention_workspace.nbytes + self._parts.nbytes + rounded + experts + self.draws.size_bytes
 
     def attention(self, op: PagedAttention) -> AttentionPlan:
         return self._attention[id(op)]
@@ -87,6 +93,14 @@ class TritonKit:
     def parts(self, splits: int, rows: int, width: int) -> torch.Tensor | None:
         """Returns room for the shares of a product, f32 [splits, rows, width]; None where there is one."""
         return None if splits == 1 else self._parts[: splits * rows * width].view(splits, rows, width)
+
+    def codes(self, rows: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns room for rows that are rounded to e4m3: codes uint8 [rows, columns], and scales f32 [rows]."""
+        return self._rounded[: rows * columns].view(rows, columns), self._row_scales[:rows]
+
+    def rounded(self, rows: int, columns: int) -> torch.Tensor:
+        """Returns room for few rows of rounded numbers, in the activations' type."""
+        return self._rounded.view(self._dtype)[: rows * columns].view(rows, columns)
 
     def experts(self, op: Experts, num_tokens: int) -> ExpertWorkspace:
         """Returns the memory for a step of exactly so many tokens."""

@@ -79,7 +79,8 @@ class KernelsSection(Section):
     quantize_activations: Auto[bool] = field(
         "auto",
         "Round activations to 8 bits, a scale for each token and group, in products with weights of integer codes: "
-        "int8 to int4, MXFP4, NVFP4, IQ4_NL and IQ4_XS.",
+        "int8 to int4, MXFP4, NVFP4, IQ4_NL and IQ4_XS. On NVIDIA GPUs from sm89: to FP8, a scale for each token, in "
+        "products with FP8 weights that have a scale a row.",
         auto="true where the kernel set can and the model generates",
     )
     screen_logits: Auto[bool] = field(

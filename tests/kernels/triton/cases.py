@@ -1,6 +1,7 @@
 """Launches of every kernel with the shapes of real models, on torch's meta device: what compiled.py compiles."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import torch
@@ -23,6 +24,7 @@ from appliance.kernels.gpu.triton.norm import head_norm, norm
 from appliance.kernels.gpu.triton.packing import BOOK, E2M1, E4M3, INTEGERS, PackedQuantized
 from appliance.kernels.gpu.triton.quantized import choose_quantized, dequantize, quantized_gemv, quantized_rows
 from appliance.kernels.gpu.triton.rope import kv_write, rope, rope_kv_write
+from appliance.kernels.gpu.triton.rounding import round_rows
 from appliance.kernels.gpu.triton.sampling import SamplerWorkspace, sample
 from appliance.kernels.gpu.triton.states import StateTensors, gated_delta, state_space
 
@@ -83,6 +85,8 @@ def _dependent(arch: str) -> None:
 
 
 def _elementwise(arch: str) -> None:
+    round_rows(meta(16, 4096), meta(16, 4096))
+    round_rows(meta(512, 14336), meta(512, 14336, dtype=torch.uint8), meta(512, dtype=_F32))
     gated_activation(meta(16, 14336), meta(16, 14336), meta(16, 14336), "silu")
     gather_rows(meta(128256, 4096), meta(16, dtype=_I32), meta(16, 4096))
     argmax(meta(16, 128256, dtype=_F32), meta(16, dtype=_I32), meta(512, dtype=_F32), meta(512, dtype=_I32))
@@ -188,6 +192,7 @@ _PACKED = {
     "mxfp4": packed(5760, 2880, 4, E2M1, 32, torch.uint8),
     "nf4": packed(4096, 4096, 4, BOOK, 64, _F32),
     "int8": packed(4096, 4096, 8, INTEGERS, 4096, _F32),
+    "f8 of rows": replace(packed(14336, 4096, 8, E4M3, 4096, _F32), unit=4),
     "f8 of 128": packed(4096, 4096, 8, E4M3, 128, _F32),
 }
 

@@ -4,10 +4,11 @@ import torch
 
 from appliance.catalog.gpu_operators import FEW_ROWS
 from appliance.kernels.gpu.caches import PagedCache
+from appliance.kernels.gpu.float8 import E4M3, Float8Matrix, product
 from appliance.kernels.gpu.matrices import DenseMatrix
 from appliance.kernels.gpu.operators import dense
 from appliance.kernels.gpu.operators import experts as loops
-from appliance.kernels.gpu.packed_matrix import PackedMatrix
+from appliance.kernels.gpu.packed_matrix import PackedMatrix, packed_float8
 from appliance.kernels.gpu.step import DeviceStep
 from appliance.kernels.gpu.triton import activation as activations
 from appliance.kernels.gpu.triton import norm as norms
@@ -18,14 +19,19 @@ from appliance.kernels.gpu.triton.experts import mixture
 from appliance.kernels.gpu.triton.gather import gather_rows as gather
 from appliance.kernels.gpu.triton.head_linear import head_linear as by_head
 from appliance.kernels.gpu.triton.kv_codes import KvTensors
-from appliance.kernels.gpu.triton.linear import few_rows, gemv
+from appliance.kernels.gpu.triton.linear import LinearTile, few_rows, gemv
 from appliance.kernels.gpu.triton.linear_tiles import choose_linear
+from appliance.kernels.gpu.triton.packing import PackedQuantized
 from appliance.kernels.gpu.triton.quantized import choose_quantized, dequantize, quantized_gemv, quantized_rows
+from appliance.kernels.gpu.triton.rounding import round_rows
 from appliance.kernels.gpu.triton_experts import expert_options
 from appliance.kernels.gpu.triton_kit import TritonKit
 from appliance.program import operators as ops
 from appliance.program.attention import HeadLinear
+from appliance.program.record import ActivationKind
 from appliance.program.routing import Experts
+
+Rest = tuple[LinearTile, torch.Tensor | None, ActivationKind | None, bool]  # tile, bias, activation, accumulate
 
 
 def _kit(step: DeviceStep) -> TritonKit:
@@ -92,6 +98,9 @@ def linear(op: ops.Linear, step: DeviceStep) -> None:
     if rows == 0:
         return
     matrix, kit = step.bound.matrices[op.weight], _kit(step)
+    if isinstance(matrix, Float8Matrix):
+        _float8_linear(op, matrix, step)
+        return
     if isinstance(matrix, PackedMatrix):
         kernel, tile = choose_quantized(matrix.packed, rows, kit.arch, kit.num_processors, kit.batch_invariant)
     elif isinstance(matrix, DenseMatrix):
@@ -105,14 +114,37 @@ def linear(op: ops.Linear, step: DeviceStep) -> None:
     if kernel == "library":
         dense.linear(op, step)
     elif isinstance(matrix, PackedMatrix):
-        if kernel == "gemv":
-            quantized_gemv(x, matrix.packed, out, *rest)
-        else:
-            quantized_rows(x, matrix.packed, out, *rest, parts)
+        _few_rows(kernel, x, matrix.packed, out, rest, parts)
     elif kernel == "gemv":
         gemv(x, matrix.values, out, *rest)
     else:
         few_rows(x, matrix.values, out, *rest, parts)
+
+
+def _few_rows(
+    kernel: str, x: torch.Tensor, packed: PackedQuantized, out: torch.Tensor, rest: Rest, parts: torch.Tensor | None
+) -> None:
+    if kernel == "gemv":
+        quantized_gemv(x, packed, out, *rest)
+    else:
+        quantized_rows(x, packed, out, *rest, parts)
+
+
+def _float8_linear(op: ops.Linear, matrix: Float8Matrix, step: DeviceStep) -> None:
+    """Rows are rounded whatever their number, so a row gives what it gives alone: many as codes for the library, few as
+    the numbers that these are."""
+    x, kit, packed = step.span(op.x), _kit(step), packed_float8(matrix)
+    rows, columns = x.shape
+    kernel, tile = choose_quantized(packed, rows, kit.arch, kit.num_processors, kit.batch_invariant)
+    if kernel == "library":
+        codes, scales = kit.codes(rows, columns)
+        round_rows(x, codes, scales)
+        dense.store_product(op, product(codes.view(E4M3), scales[:, None], matrix, x.dtype), step)
+        return
+    rounded, parts = kit.rounded(rows, columns), kit.parts(tile.splits, rows, op.out.width)
+    round_rows(x, rounded)
+    rest = (tile, _vector(op.bias, step), op.activation, op.accumulate)
+    _few_rows(kernel, rounded, packed, step.span(op.out), rest, parts)
 
 
 def head_linear(op: HeadLinear, step: DeviceStep) -> None:

@@ -2,6 +2,8 @@
 
 import torch
 
+from appliance.kernels.gpu import float8
+from appliance.kernels.gpu.float8 import Float8Matrix
 from appliance.kernels.gpu.products import by_rows
 from appliance.kernels.gpu.step import DeviceStep
 from appliance.kernels.reference.activations import activate, xielu
@@ -67,8 +69,12 @@ def _affine(x: torch.Tensor, weight: str | None, bias: str | None, step: DeviceS
 
 def linear(op: ops.Linear, step: DeviceStep) -> None:
     """The product goes where its result is wanted, if nothing but a bias comes between."""
-    x, out = step.span(op.x), step.span(op.out)
-    weight = step.bound.matrices[op.weight].read(WHOLE, x.dtype).T
+    x, out, matrix = step.span(op.x), step.span(op.out), step.bound.matrices[op.weight]
+    if isinstance(matrix, Float8Matrix):
+        codes, scales = float8.to_float8(x)
+        store_product(op, float8.product(codes, scales, matrix, x.dtype, step.bound.fixed_rows), step)
+        return
+    weight = matrix.read(WHOLE, x.dtype).T
     if op.activation is None and not step.bound.fixed_rows and out.dtype == x.dtype:
         if op.accumulate:
             out.addmm_(x, weight)
@@ -77,7 +83,12 @@ def linear(op: ops.Linear, step: DeviceStep) -> None:
         if op.bias is not None:
             out.add_(step.vector(op.bias))
         return
-    y = by_rows(lambda rows: rows @ weight, x, step.bound.fixed_rows)
+    store_product(op, by_rows(lambda rows: rows @ weight, x, step.bound.fixed_rows), step)
+
+
+def store_product(op: ops.Linear, y: torch.Tensor, step: DeviceStep) -> None:
+    """Stores what a Linear makes of y [rows, N], a product of x and its weight."""
+    out = step.span(op.out)
     if op.bias is not None:
         y = y + step.vector(op.bias)
     if op.activation is not None:
