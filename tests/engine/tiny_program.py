@@ -4,7 +4,7 @@ import numpy as np
 
 from appliance.engine.core.config import SchedulerConfig
 from appliance.kernels.binding import load_kernel_set
-from appliance.kernels.execution import Execution, ExecutionLimits, Numerics, Placement
+from appliance.kernels.execution import Execution, ExecutionLimits, Graphs, Numerics, Placement
 from appliance.kernels.interface import Executable
 from appliance.kernels.layout import CanonicalWeight, Layout
 from appliance.program.caches import KvShape
@@ -23,6 +23,7 @@ from appliance.program.states import ShortConv, StateShape
 
 VOCAB, WIDTH, HEADS, KV_HEADS, HEAD = 64, 32, 4, 2, 8
 MAX_LEN = 96
+NO_GRAPHS = Graphs()
 TAPS = 7  # of the convolution
 
 
@@ -85,6 +86,7 @@ def tiny_executable(
     screen_logits: bool = False,
     num_threads: int = 1,
     noise: float = 0.0,
+    graphs: Graphs = NO_GRAPHS,
 ) -> Executable:
     """noise: of a model that says nearly the same, as a share of its head."""
     generator = np.random.default_rng(3)
@@ -108,7 +110,7 @@ def tiny_executable(
         num_blocks=config.num_blocks,
         num_states=config.num_states,
     )
-    execution = Execution(limits, Numerics("f32", False), Placement(num_threads, screen_logits=screen_logits))
+    execution = Execution(limits, Numerics("f32", False), Placement(num_threads, screen_logits=screen_logits), graphs)
     return load_kernel_set(kernel_set).bind(
         _program(vocab, windows, has_states=config.num_snapshots is not None), weights, execution
     )
