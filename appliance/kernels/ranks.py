@@ -81,9 +81,14 @@ class Ranks:
         """Ends every wait of the group."""
         self._failed[0] = 1
 
+    @property
+    def has_failed(self) -> bool:
+        """Says whether a rank has failed: the group cannot go on."""
+        return bool(self._failed[0])
+
     def check(self) -> None:
         """Raises RankError if a rank has failed."""
-        if self._failed[0]:
+        if self.has_failed:
             raise RankError("a rank failed")
 
 

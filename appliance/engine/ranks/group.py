@@ -63,8 +63,9 @@ class Followers:
             process.send(message)
 
     def end(self) -> None:
+        has_failed = self.share.ranks.has_failed
         for process in self.processes:
-            process.end()
+            process.end(has_failed=has_failed)
         self._memory.close()
 
     def kill(self) -> None:

@@ -65,9 +65,11 @@ class RankProcess:
         """Why it ended, if it did so unasked."""
         return self._reason
 
-    def end(self) -> None:
-        """Asks it to end, and ends it if it does not."""
+    def end(self, *, has_failed: bool) -> None:
+        """Asks it to end, and ends it if it does not, or if the group has failed."""
         self._is_ending = True
+        if has_failed:
+            return self.kill()
         self.send(Close())
         try:
             self._process.wait(_END_WAIT_S)

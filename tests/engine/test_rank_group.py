@@ -1,0 +1,188 @@
+"""An engine of several ranks: its answers are those of one rank, and a rank that is gone or late ends it by name."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from appliance.engine.inproc import InprocEngine
+from appliance.engine.messages import AbortRequest, GenerateRequest, OutputBatch, SamplingParams
+from appliance.engine.ranks.group import RankFailedError
+from appliance.plan.prepare import prepare
+from tests.models.tiny import VOCAB_SIZE, make_tiny
+from tests.parity.conftest import kernel_set_names
+
+SPEC = """
+api_version: appliance/v1
+kind: Deployment
+name: tiny
+model: {{source: {source}, max_model_len: 128, skip_tokenizer_init: true}}
+hardware: {{num_threads: 1, memory: {{kv_cache: 1MiB}}}}
+scheduler: {{max_num_seqs: 6, max_num_batched_tokens: 48}}
+"""
+
+pytestmark = pytest.mark.skipif(len(kernel_set_names()) < 2, reason="no native kernel set is built here")
+
+# Heads and few KV heads; windows in groups; experts; latents; states; and drafts, and a cache that preempts.
+CASES = [
+    ("llama", 2, ("speculative.method=suffix", "speculative.num_tokens=4")),
+    ("gemma3", 2, ()),
+    ("qwen2_moe", 2, ()),
+    ("deepseek3", 2, ("speculative.method=ngram", "speculative.num_tokens=3")),
+    ("jamba", 2, ()),
+    ("llama", 2, ("cache.num_blocks=16", "hardware.memory.kv_cache=auto", "cache.dtype=int8")),
+]
+
+
+@pytest.fixture(scope="module")
+def spec_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    made: dict[str, Path] = {}
+
+    def get(name: str) -> Path:
+        if name not in made:
+            folder = tmp_path_factory.mktemp(name)
+            make_tiny(name, folder / "model")
+            made[name] = folder / "spec.yaml"
+            made[name].write_text(SPEC.format(source=folder / "model"))
+        return made[name]
+
+    return get
+
+
+def engine_of(spec: Path, *overrides: str) -> InprocEngine:
+    return InprocEngine.from_plan(prepare(str(spec), overrides).plan)
+
+
+def requests(seed: int) -> Iterator[GenerateRequest]:
+    """Prompts of which several begin alike, each with other parameters."""
+    rng = np.random.default_rng(seed)
+    common = [int(token) for token in rng.integers(3, VOCAB_SIZE, 24)]
+    for number in range(6):
+        own = [int(token) for token in rng.integers(3, VOCAB_SIZE, rng.integers(1, 30))]
+        sampling = SamplingParams(
+            max_tokens=int(rng.integers(3, 10)),
+            temperature=float(rng.choice([0.0, 0.8])),
+            seed=number,
+            logprobs=int(rng.choice([0, 3])),
+            frequency_penalty=float(rng.choice([0.0, 0.5])),
+        )
+        prompt = common + own if number % 2 else own
+        yield GenerateRequest(request_id=f"r{number}", prompt_token_ids=prompt, sampling=sampling)
+
+
+def answers(engine: InprocEngine, seed: int, *, aborted: frozenset[str] = frozenset()) -> dict[str, list[object]]:
+    """The tokens and log-probabilities of all requests; some are aborted after their first token."""
+    found: dict[str, list[object]] = {}
+    num_open = 0
+    for request in requests(seed):
+        engine.send(request)
+        num_open += 1
+    while num_open:
+        for event in engine.receive():
+            for output in event.outputs if isinstance(event, OutputBatch) else ():
+                told = found.setdefault(output.request_id, [])
+                own = output.logprobs or [None] * len(output.token_ids)
+                told += [(token, repr(each)) for token, each in zip(output.token_ids, own, strict=True)]
+                if output.finish_reason is not None:
+                    num_open -= 1
+                elif output.request_id in aborted:
+                    engine.send(AbortRequest(request_ids=(output.request_id,)))
+    return {name: each for name, each in found.items() if name not in aborted}
+
+
+@pytest.mark.parametrize(("name", "num_ranks", "overrides"), CASES)
+def test_answers_are_those_of_one_rank(
+    name: str, num_ranks: int, overrides: tuple[str, ...], spec_of: Callable[[str], Path]
+) -> None:
+    with engine_of(spec_of(name), *overrides) as one:
+        expected = answers(one, 1)
+    with engine_of(spec_of(name), f"parallelism.tensor={num_ranks}", *overrides) as several:
+        assert len(rank_processes()) == num_ranks - 1
+        assert answers(several, 1) == expected
+        kept = answers(several, 1, aborted=frozenset({"r1", "r4"}))  # prefixes are cached by now
+        assert kept == {each: expected[each] for each in kept}
+        assert len(kept) == 4
+
+
+def rank_processes() -> list[int]:
+    """The process ids of this process's other ranks."""
+    tasks = Path("/proc/self/task").glob("*/children")
+    children = [int(child) for task in tasks for child in task.read_text().split()]
+    return [child for child in children if b"appliance.engine.ranks" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+def wait_until_gone(process: int) -> None:
+    deadline = time.monotonic() + 5
+    while is_running(process):
+        assert time.monotonic() < deadline, "it still runs"
+        time.sleep(0.02)
+
+
+def is_running(process: int) -> bool:
+    try:
+        return ") Z" not in Path(f"/proc/{process}/stat").read_text()
+    except FileNotFoundError:
+        return False
+
+
+def run_until_it_fails(engine: InprocEngine) -> str:
+    def run() -> None:
+        while True:
+            answers(engine, 3)
+
+    with pytest.raises(RankFailedError) as raised:
+        run()
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("when", ["between steps", "in a step"])
+def test_a_killed_rank_ends_the_group_by_name(when: str, spec_of: Callable[[str], Path]) -> None:
+    engine = engine_of(spec_of("llama"), "parallelism.tensor=2")
+    (rank,) = rank_processes()
+    if when == "between steps":
+        answers(engine, 1)
+        os.kill(rank, signal.SIGKILL)
+        wait_until_gone(rank)
+        time.sleep(0.2)
+        reason = run_until_it_fails(engine)
+    else:
+        killer = subprocess.Popen([sys.executable, "-c", f"import os, time; time.sleep(0.3); os.kill({rank}, 9)"])
+        reason = run_until_it_fails(engine)
+        killer.wait()
+    assert reason == "rank 1 ended: it was ended by SIGKILL"
+    engine.close()
+    assert rank_processes() == []
+
+
+def test_a_stopped_rank_is_late_by_name(spec_of: Callable[[str], Path]) -> None:
+    engine = engine_of(spec_of("llama"), "parallelism.tensor=2", "parallelism.distributed_timeout=1s")
+    (rank,) = rank_processes()
+    answers(engine, 1)
+    os.kill(rank, signal.SIGSTOP)
+    started = time.monotonic()
+    assert "rank 1 did not come within 1000 ms" in run_until_it_fails(engine)
+    assert time.monotonic() - started < 10
+    engine.close()
+    assert rank_processes() == []
+
+
+def test_ranks_end_with_a_killed_engine(spec_of: Callable[[str], Path]) -> None:
+    code = f"""
+import time
+from tests.engine.test_rank_group import engine_of, rank_processes
+engine = engine_of({str(spec_of("llama"))!r}, "parallelism.tensor=2")
+print(*rank_processes(), flush=True)
+time.sleep(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as engine:
+        assert engine.stdout is not None
+        rank = int(engine.stdout.readline())
+        assert is_running(rank)
+        os.kill(engine.pid, signal.SIGKILL)
+        wait_until_gone(rank)
