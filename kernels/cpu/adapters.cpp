@@ -8,7 +8,7 @@
 namespace appl {
 namespace {
 
-constexpr int kBlockRanks = 16;                     // ranks that a thread takes at a time
+constexpr int kBlockRanks = 4;                      // ranks that a thread takes at a time: all threads have some of a rank of 16
 constexpr int kBlockColumns = 64;                   // columns that a thread takes at a time
 constexpr int kVectors = APPL_WIDTH == 16 ? 4 : 2;  // of columns that are summed together; more would not stay in registers
 
