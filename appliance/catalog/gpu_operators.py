@@ -15,13 +15,14 @@ GpuImplementation = Literal["triton", "torch", "reference"]
 
 # Of ours, in kernels/gpu/with_triton.py. Products of more rows are the vendor's library's, by torch.
 BY_TRITON: Final = frozenset({
-    "Activation", "Embed", "Experts", "GatedActivation", "GatedDelta", "GatherRows", "HeadLinear", "HeadNorm", 
+    "Activation", "AdapterLinear", "Embed", "Experts", "GatedActivation", "GatedDelta", "GatherRows", "HeadLinear",
+    "HeadNorm", 
     "KvWrite", "LayerNorm", "Linear", "PagedAttention", "RgLru", "RmsNorm", "Rope", "ShortConv", "StateSpace",
 })  # fmt: skip
 _WITH_STATES: Final = {"GatedDelta", "RgLru", "ShortConv", "StateSpace"}
 # By torch's own functions, in kernels/gpu/operators.
 BY_TORCH: Final = (BY_TRITON - _WITH_STATES) | {
-    "AdapterEmbed", "AdapterExperts", "AdapterLinear", "Add", "Copy", "GatedAdd",
+    "AdapterEmbed", "AdapterExperts", "Add", "Copy", "GatedAdd",
     "Scale", "ScaleByWeight", "SoftCap",
 }  # fmt: skip
 

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from appliance.catalog.gpu_operators import FEW_ROWS
+from appliance.program.adapters import AdapterLinear
 from appliance.program.arena import Arena, Liveness
 from appliance.program.caches import KV_BYTES, kv_scale_bytes
 from appliance.program.operators import Linear, PagedAttention, StepProgram
@@ -18,6 +19,7 @@ ALIGNMENT: Final = 64  # bytes; compilers of kernels make other code for pointer
 SPARE_COLUMNS: Final = 8  # of block tables, which may have more columns than the longest sequence has blocks
 MOST_SHARES: Final = 64  # of a sequence's keys, which attend at the same time
 INVARIANT_SHARES: Final = 8  # of every sequence, where rows round alike in every batch
+ADAPTER_SHARES: Final = 4  # of the columns that are multiplied with an adapter's map
 PRODUCT_SHARES: Final = 8  # of a product's columns
 EXPERT_TILE_ROWS: Final = 64  # rows of an expert that are multiplied together, at most
 LEAST_TILE_ROWS: Final = 16  # new tokens of a sequence that attend together, at least
@@ -129,6 +131,13 @@ def product_numbers(
     return features * (num_tokens if batch_invariant else min(FEW_ROWS, num_tokens))
 
 
+def adapter_numbers(programs: Iterable[StepProgram], num_tokens: int, num_sampled: int) -> int:
+    """Returns the f32 numbers in which adapters leave the shares of rows between their maps."""
+    changes = (op for program in programs for op in program.operators if isinstance(op, AdapterLinear))
+    widest = max((len(op.parts) * max(16, 1 << (op.max_rank - 1).bit_length()) for op in changes), default=0)
+    return ADAPTER_SHARES * max(num_tokens, num_sampled) * widest
+
+
 def rounded_sizes(
     programs: Iterable[StepProgram], limits: StepLimits, element_bytes: int, *, batch_invariant: bool = False
 ) -> tuple[int, int]:
@@ -162,6 +171,7 @@ def kernel_bytes(
     numbers = 0 if batch_invariant else share_numbers(programs, limits.num_seqs, num_processors)
     numbers += product_numbers(programs, limits.num_tokens, num_processors, batch_invariant=batch_invariant)
     experts = (shape.size_bytes(limits.num_tokens, element_bytes) for shape in expert_shapes(programs))
+    numbers += adapter_numbers(programs, limits.num_tokens, limits.num_sampled)
     codes, scales = 0, 0
     if rounds_inputs:
         codes, scales = rounded_sizes(programs, limits, element_bytes, batch_invariant=batch_invariant)

@@ -46,6 +46,7 @@ class DeviceStep:
         tokens = arrays.shape.num_tokens if num_tokens is None else num_tokens
         self._rows = {Extent.TOKENS: tokens, Extent.SAMPLED: arrays.shape.num_rows}
         self._only = only
+        self.known: dict[object, object] = {}  # what operators found out of this step, for the next ones
 
     def num_rows(self, extent: Extent) -> int:
         """Returns how many rows of slots of an extent are live."""

@@ -23,7 +23,14 @@ from appliance.kernels.gpu.triton.launch import dependent
 from appliance.kernels.gpu.triton_draws import DrawMemory
 from appliance.kernels.gpu.triton_experts import ExpertMemory, expert_matrices
 from appliance.program.caches import kv_scale_bytes
-from appliance.program.device_memory import ExpertShape, expert_shapes, product_numbers, rounded_sizes, share_numbers
+from appliance.program.device_memory import (
+    ExpertShape,
+    adapter_numbers,
+    expert_shapes,
+    product_numbers,
+    rounded_sizes,
+    share_numbers,
+)
 from appliance.program.operators import PagedAttention, StepProgram
 from appliance.program.routing import Experts
 
@@ -66,6 +73,8 @@ class TritonKit:
         codes, scales = 0, 0
         if execution.numerics.quantize_activations:
             codes, scales = rounded_sizes(programs, sizes, dtype.itemsize, batch_invariant=batch_invariant)
+        between = adapter_numbers(programs, sizes.num_tokens, sizes.num_sampled)
+        self._adapted = device.zeros(between, dtype=torch.float32)
         self._rounded = device.zeros(codes, dtype=torch.uint8)
         self._row_scales = device.zeros(scales, dtype=torch.float32)
         self._parts = device.zeros(products, dtype=torch.float32)
@@ -79,7 +88,7 @@ class TritonKit:
     @property
     def size_bytes(self) -> int:
         experts = sum(memory.size_bytes for memory in self._experts.values())
-        rounded = self._rounded.nbytes + self._row_scales.nbytes
+        rounded = self._rounded.nbytes + self._row_scales.nbytes + self._adapted.nbytes
         return self.attention_workspace.nbytes + self._parts.nbytes + rounded + experts + self.draws.size_bytes
 
     def attention(self, op: PagedAttention) -> AttentionPlan:
@@ -93,6 +102,10 @@ class TritonKit:
     def parts(self, splits: int, rows: int, width: int) -> torch.Tensor | None:
         """Returns room for the shares of a product, f32 [splits, rows, width]; None where there is one."""
         return None if splits == 1 else self._parts[: splits * rows * width].view(splits, rows, width)
+
+    def adapters(self) -> torch.Tensor:
+        """Returns room for what adapters make of rows between their maps, f32."""
+        return self._adapted
 
     def codes(self, rows: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns room for rows that are rounded to e4m3: codes uint8 [rows, columns], and scales f32 [rows]."""

@@ -1,11 +1,12 @@
 """All that a set with Triton's kernels takes. It imports triton, so it is itself imported only by such a set."""
 
-from appliance.kernels.gpu.operators import by_triton, states_by_triton
+from appliance.kernels.gpu.operators import adapters_by_triton, by_triton, states_by_triton
 from appliance.kernels.gpu.operators.table import Run
 from appliance.kernels.gpu.packed_matrix import packed_matrix
 from appliance.kernels.gpu.parts import Parts
 from appliance.kernels.gpu.triton_kit import TritonKit
 from appliance.program import operators as ops
+from appliance.program.adapters import AdapterLinear
 from appliance.program.attention import HeadLinear
 from appliance.program.routing import Experts
 from appliance.program.states import GatedDelta, RgLru, ShortConv, StateSpace
@@ -22,6 +23,7 @@ _TABLE: dict[type[ops.Operator], Run] = {
     ops.GatedActivation: by_triton.gated_activation,
     ops.GatherRows: by_triton.gather_rows,
     ops.Embed: by_triton.embed,
+    AdapterLinear: adapters_by_triton.adapter_linear,
     Experts: by_triton.experts,
     HeadLinear: by_triton.head_linear,
     GatedDelta: states_by_triton.gated_delta,

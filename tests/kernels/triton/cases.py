@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 import torch
 
 from appliance.kernels.gpu.triton.activation import gated_activation
+from appliance.kernels.gpu.triton.adapters import add_adapters
 from appliance.kernels.gpu.triton.architectures import ARCHITECTURES, architecture
 from appliance.kernels.gpu.triton.argmax import argmax
 from appliance.kernels.gpu.triton.attention import AttentionOptions
@@ -120,6 +121,16 @@ def _states(arch: str) -> None:
     state_space(x, group, group, x, vector(65536), vector(4096), vector(4096), x, states(16, 4096))
     short_conv(x, vector(4 * 4096), vector(4096), x, states(3, 4096), "silu")
     rg_lru(x, x, x, meta(16, dtype=_I32), vector(4096), vector(4096), vector(4096), x, states(4096))
+
+
+def _adapters(arch: str) -> None:
+    """Query, key and value of 16 slots, at rank 16 and 64."""
+    numbers, addresses = meta(16, dtype=_I32), meta(3, 16, 5, dtype=torch.int64)
+    for rank in (16, 64):
+        space = meta(4 * 16 * 3 * rank, dtype=_F32)
+        add_adapters(
+            meta(16, 4096), meta(16, 6144), addresses, meta(1), numbers, meta(16, dtype=_F32), space, rank, 4096
+        )
 
 
 def _head_linear(arch: str) -> None:
@@ -244,6 +255,7 @@ CASES: Final[dict[str, Case]] = {
     "elementwise": _elementwise,
     "draws": _draws,
     "states": _states,
+    "adapters": _adapters,
     "dependent": _dependent,
     "head linear": _head_linear,
     **{f"decode {name}": _decode(shape) for name, shape in _ATTENTION.items()},

@@ -22,7 +22,14 @@ class DeviceRows(NamedTuple):
 
     @classmethod
     def of(cls, extent: Extent, step: DeviceStep) -> "DeviceRows":
-        """Returns those of the live rows of an extent."""
+        """Returns those of the live rows of an extent, which are looked up once a step."""
+        found = step.known.get((cls, extent))
+        if not isinstance(found, cls):
+            found = step.known[cls, extent] = cls._looked_up(extent, step)
+        return found
+
+    @classmethod
+    def _looked_up(cls, extent: Extent, step: DeviceStep) -> "DeviceRows":
         given, adapters, device = step.arrays.host.adapters, step.bound.adapters, step.bound.device
         assert given is not None, "the step has adapters"
         assert adapters is not None, "the program was bound with places"
