@@ -22,14 +22,15 @@ class AdapterSetError(ApplianceError):
 
 
 class AdapterChange(msgspec.Struct, frozen=True, kw_only=True):
-    """One adapter more, or one less. replaces: an adapter of the same name gives way to `load`. Where no more fit, and
-    `load` was found when it was named, others that were found like this give way; recent: those of them that were used
-    lately, the last one last."""
+    """One adapter more, or one less, or other scales by name. replaces: an adapter of the same name gives way to
+    `load`. Where no more fit, and `load` was found when it was named, others that were found like this give way.
+    recent: those of them that were used lately, the last one last."""
 
     load: AdapterPlan | None = None
     unload: str | None = None
     replaces: bool = False
     recent: tuple[str, ...] = ()
+    scales: dict[str, float] | None = None
 
 
 def changed_set(plan: EnginePlan, change: AdapterChange) -> EnginePlan:
@@ -42,6 +43,11 @@ def changed_set(plan: EnginePlan, change: AdapterChange) -> EnginePlan:
         if adapters.named(change.unload) is None:
             raise AdapterSetError("unknown", f"the adapter {change.unload!r} is not served")
         served = [each for each in served if each.name != change.unload]
+    if change.scales is not None:
+        unknown = next((name for name in change.scales if adapters.named(name) is None), None)
+        if unknown is not None:
+            raise AdapterSetError("unknown", f"the adapter {unknown!r} is not served")
+        served = [msgspec.structs.replace(each, scale=change.scales.get(each.name, each.scale)) for each in served]
     if change.load is not None:
         served = _with(plan, adapters, served, change.load, change)
     return with_hashes(msgspec.structs.replace(plan, adapters=msgspec.structs.replace(adapters, served=tuple(served))))

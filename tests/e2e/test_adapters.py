@@ -141,6 +141,28 @@ def test_a_request_chooses_an_adapter_with_a_scale(deployment: Deployment) -> No
         assert answer.json()["error"]["param"] == param
 
 
+def test_scales_of_all_adapters_are_set_as_llama_cpp_does(deployment: Deployment) -> None:
+    base, whole = deployment.text("base"), deployment.text("a")
+
+    def put(*scales: dict[str, float]) -> httpx.Response:
+        return httpx.post(f"{deployment.url}/lora-adapters", json=list(scales))
+
+    answer = put({"id": 0, "scale": 0.5})
+    assert (answer.status_code, answer.json()) == (200, {"success": True})
+    half = deployment.text("a")
+    assert half not in (base, whole)
+    assert deployment.text("a", lora=[{"name": "a", "scale": 1.0}]) == whole
+    assert deployment.drift() == [("adapter", "a")]
+    assert put().json() == {"success": True}  # what is left out has the scale 0
+    assert deployment.text("a") == base
+    assert httpx.get(f"{deployment.url}/lora-adapters").json()[0]["scale"] == 0.0
+    for wrong, param in (({"id": 1, "scale": 1.0}, "[0].id"), ({"id": 0, "scale": 1e9}, "[0].scale")):
+        refused = put(wrong)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+    assert deployment.apply().how == "reload"
+    assert deployment.text("a") == whole
+
+
 def test_figures_are_by_adapter_and_go_with_it(deployment: Deployment) -> None:
     deployment.text("a")
     found = httpx.get(f"{deployment.url}/metrics").text

@@ -58,9 +58,8 @@ class AdapterSlots:
         found = self.served.get(name)
         if found is None:
             raise Refusal(ErrorKind.NOT_FOUND, "model", f"the adapter {name!r} is not served")
-        if scale is None:
-            return found
-        return found._replace(scale=scale) if scale else None
+        chosen = found if scale is None else found._replace(scale=scale)
+        return chosen if chosen.scale else None
 
     def can_take(self, adapter: ServedAdapter | None, *, is_check: bool = False) -> bool:
         """Returns whether a sequence with this adapter may start to run."""

@@ -63,7 +63,13 @@ def _of_id(served: tuple[AdapterPlan, ...], number: int) -> str:
 
 
 def _scale(choice: LoraChoice) -> float | None:
-    if choice.scale is not None and not (math.isfinite(choice.scale) and abs(choice.scale) <= MAX_SCALE):
-        message = f"scale is {choice.scale}; it must be from {-MAX_SCALE:g} to {MAX_SCALE:g}"
-        raise invalid("lora[0].scale", message, "invalid_value")
+    if choice.scale is not None:
+        check_scale(choice.scale, "lora[0].scale")
     return choice.scale
+
+
+def check_scale(scale: float, param: str) -> None:
+    """Raises ApiError for a scale that no adapter may have."""
+    if not (math.isfinite(scale) and abs(scale) <= MAX_SCALE):
+        message = f"scale is {scale}; it must be from {-MAX_SCALE:g} to {MAX_SCALE:g}"
+        raise invalid(param, message, "invalid_value")

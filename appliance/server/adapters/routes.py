@@ -1,4 +1,4 @@
-"""POST /v1/load_lora_adapter and /v1/unload_lora_adapter, with vLLM's bodies and answers; llama.cpp's list."""
+"""POST /v1/load_lora_adapter and /v1/unload_lora_adapter, as vLLM has them; llama.cpp's list of adapters and scales."""
 
 from pathlib import Path
 
@@ -7,6 +7,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from appliance.server.adapters.choice import check_scale
 from appliance.server.adapters.loading import is_allowed, read_folder, refused
 from appliance.server.http.bodies import json_decoder, read_fields
 from appliance.server.http.callers import CALLER
@@ -30,6 +31,14 @@ class UnloadAdapterFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tr
     lora_int_id: int | None = None
 
 
+class AdapterScale(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """id: the place of an adapter in GET /lora-adapters."""
+
+    id: int
+    scale: float
+
+
+_SCALES = json_decoder(list[AdapterScale])
 _LOAD, _UNLOAD = json_decoder(LoadAdapterFields), json_decoder(UnloadAdapterFields)
 
 
@@ -86,6 +95,26 @@ async def list_adapters(state: ServerState, request: Request) -> Response:
         if caller is None or caller.may_use(each.name)
     ]
     return Response(orjson.dumps(cards), media_type="application/json")
+
+
+async def set_scales(state: ServerState, request: Request) -> Response:
+    """Sets the scale of each adapter, as llama.cpp does: 0 of those that the list leaves out. Requests that say a scale
+    of their own keep it, and open ones theirs."""
+    wanted = await read_fields(state.plan.serving, request, _SCALES)
+    check_caller()
+    served = () if state.plan.adapters is None else state.plan.adapters.served
+    scales = dict.fromkeys((each.name for each in served), 0.0)
+    for place, each in enumerate(wanted):
+        if not 0 <= each.id < len(served):
+            message = f"there is no adapter {each.id}; there are {len(served)}"
+            raise invalid(f"[{place}].id", message, "invalid_value")
+        check_scale(each.scale, f"[{place}].scale")
+        scales[served[each.id].name] = each.scale
+    try:
+        await state.open.change_adapters(AdapterChange(scales=scales))
+    except AdapterSetError as error:
+        raise refused(error, "id") from error
+    return Response(orjson.dumps({"success": True}), media_type="application/json")
 
 
 def check_caller() -> None:

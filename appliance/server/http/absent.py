@@ -27,7 +27,7 @@ _SWITCHED = tuple((path_pattern(route.path), route.methods) for route in ROUTES)
 
 def _switch(path: str) -> str:
     """Returns the fields of the spec that decide whether a path is served."""
-    is_of_adapters = path.endswith("load_lora_adapter")
+    is_of_adapters = path.endswith(("load_lora_adapter", "/lora-adapters"))
     return "lora.allow_runtime_updating" if is_of_adapters else "endpoints.apis, endpoints.http"
 
 

@@ -17,7 +17,7 @@ from appliance.server.http.kinds import steps_of, unserved_kind
 
 _log = logger("server")
 
-T = TypeVar("T", bound=msgspec.Struct)
+T = TypeVar("T")
 
 _PLACE = re.compile(r" - at `(?:key in )?\$\.?(?P<path>[^`]*)`$")
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*)`$", re.DOTALL)
@@ -86,7 +86,7 @@ def decode_body(body: bytes, decoder: "msgspec.json.Decoder[T]") -> T:
 
 
 async def read_fields(serving: ServingPlan, request: Request, decoder: "msgspec.json.Decoder[T]") -> T:
-    """Reads the body as the decoder's struct. The plan says what an unknown field does: see `_without_unknown`."""
+    """Reads the body as the decoder's type. The plan says what an unknown field does: see `_without_unknown`."""
     body = await read_body(request, serving.limits.max_body_bytes)
     try:
         return decode_body(body, decoder)

@@ -8,7 +8,7 @@ import msgspec
 import orjson
 
 from appliance import __version__
-from appliance.server.adapters.routes import LoadAdapterFields, UnloadAdapterFields
+from appliance.server.adapters.routes import AdapterScale, LoadAdapterFields, UnloadAdapterFields
 from appliance.server.anthropic.fields import MessagesFields, PromptFields
 from appliance.server.batches.routes import BatchFields
 from appliance.server.http.openapi_answers import (
@@ -37,7 +37,7 @@ from appliance.server.tokens.demo import DemoFields
 from appliance.server.tokens.fields import GenerateFields
 from appliance.server.tokens.routes import DetokenizeFields, TokenizeFields
 
-BODIES: dict[str, type[msgspec.Struct]] = {
+BODIES: dict[str, Any] = {
     "/v1/chat/completions": ChatFields,
     "/v1/completions": CompletionFields,
     "/v1/responses": ResponsesFields,
@@ -60,6 +60,7 @@ BODIES: dict[str, type[msgspec.Struct]] = {
     "/v1/responses/input_tokens": ResponsesFields,
     "/v1/messages": MessagesFields,
     "/v1/messages/count_tokens": PromptFields,
+    "/lora-adapters": list[AdapterScale],
     "/v1/load_lora_adapter": LoadAdapterFields,
     "/v1/unload_lora_adapter": UnloadAdapterFields,
     "/tokenize": TokenizeFields,

@@ -145,7 +145,16 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "/v1/batches/{batch_id}/cancel": _json("Batch"),
     "/v1/models": _json("Models"),
     "/v1/models/{model:path}": _json("Model"),
-    "/lora-adapters": {"application/json": {"schema": _list(_object({"id": _INTEGER, "name": _TEXT, "path": _TEXT}))}},
+    "/lora-adapters": {
+        "application/json": {
+            "schema": {
+                "oneOf": [
+                    _list(_object({"id": _INTEGER, "name": _TEXT, "path": _TEXT})),
+                    _object({"success": {"type": "boolean"}}),
+                ]
+            }
+        }
+    },
     "/v1/load_lora_adapter": _text("text/plain"),
     "/v1/unload_lora_adapter": _text("text/plain"),
     "/tokenize": _json("Tokens"),

@@ -125,6 +125,7 @@ ROUTES: tuple[Route, ...] = (
         "/v1/messages/count_tokens", ("POST",), "key", "live", anthropic_routes.count_tokens, _anthropic, "anthropic"
     ),
     Route("/lora-adapters", ("GET",), "key", "live", adapter_routes.list_adapters, _openai),
+    Route("/lora-adapters", ("POST",), "key", "live", adapter_routes.set_scales, _runtime_adapters),
     Route("/v1/load_lora_adapter", ("POST",), "key", "live", adapter_routes.load_adapter, _runtime_adapters),
     Route("/v1/unload_lora_adapter", ("POST",), "key", "live", adapter_routes.unload_adapter, _runtime_adapters),
     Route("/tokenize", ("POST",), "key", "live", token_routes.tokenize),
