@@ -79,6 +79,11 @@ class KernelSetFacts(msgspec.Struct, frozen=True):
         return self.name.removeprefix("cpu-") if self.name.startswith("cpu-") else None
 
     @property
+    def lends_weights(self) -> bool:
+        """True if a head reads the weights that the model has packed (Lending)."""
+        return self.level is not None
+
+    @property
     def can_share_prefixes(self) -> bool:
         """True if decodes that begin alike read what they share once for all (cascade attention)."""
         return self.level is not None

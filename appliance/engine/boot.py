@@ -52,7 +52,7 @@ def boot(plan: EnginePlan, announce: Announce, *, interpreter_s: float | None = 
     config = SchedulerConfig.from_plan(plan)
     kernels = _kept_kernels(plan)
     backend = load_backend(plan, config, phases.progress)
-    draft = load_draft_model(plan, config, backend.vocab_size, phases.progress)
+    draft = load_draft_model(plan, config, backend, phases.progress)
     phases.progress("runner", 0, 0)
     runner = Runner(
         backend.executable,

@@ -300,6 +300,22 @@ class Moves(Protocol):
 
 
 @runtime_checkable
+class Lending(Protocol):
+    """A set whose packed weights another program may read, so that there is one copy of them."""
+
+    def bind_beside(
+        self,
+        program: StepProgram,
+        weights: Mapping[str, CanonicalWeight],
+        execution: Execution,
+        lent: Mapping[str, str],
+        cache: PackedCache | None = None,
+    ) -> Executable:
+        """Binds a program as `KernelSet.bind`. lent: by the names of matrices of it, which are not in `weights`, those
+        of this executable, which is closed after the last step of the other."""
+
+
+@runtime_checkable
 class Keeping(Protocol):
     """A set that lets what a program keeps be read."""
 

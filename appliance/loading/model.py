@@ -8,12 +8,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
+import msgspec
+
 from appliance.base.hashing import sha256_json
 from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.identity import checkpoint_identity
 from appliance.checkpoint.reader import TensorSource, open_tensors
 from appliance.kernels.execution import Execution
-from appliance.kernels.interface import Executable, KernelSet
+from appliance.kernels.interface import Executable, KernelSet, Lending
 from appliance.kernels.packed_cache import MIN_BYTES, SPARE_BYTES, PackedCache
 from appliance.kernels.reports import WeightsReport
 from appliance.layers.adapters import Wanted, with_adapters
@@ -38,6 +40,13 @@ class LoadedModel(NamedTuple):
     weights: WeightsReport
     adapters: AdapterPlaces | None = None  # None: the plan has no places for adapters
     parts: Mapping[str, tuple[int, int]] = MappingProxyType({})
+
+
+class Lent(NamedTuple):
+    """Weights of a model that a head reads as its own: by the head's names, those of the model."""
+
+    lender: Lending
+    names: Mapping[str, str]
 
 
 def load_model(
@@ -82,14 +91,22 @@ def load_head(
     execution: Execution,
     progress: Progress | None = None,
     cache: Path | None = None,
+    lent: Lent | None = None,
 ) -> Executable:
     """Loads a drafting head, or a stage of one, as `load_model` loads a model. plan: of an engine that would run it
     alone."""
     inventory = take_inventory(described, facts, plan.precision)
     compiled = described.stored_as({name: item.form for name, item in inventory.items()}).compiled
+    names = {} if lent is None else lent.names
+    own = msgspec.structs.replace(
+        compiled, weights={name: use for name, use in compiled.weights.items() if name not in names}
+    )
     with _source(facts, described, plan.model.seed) as reader:
-        weights = DecoderWeights(compiled, inventory, reader, execution.limits.max_model_len, progress)
-        return kernel_set.bind(compiled.program, weights, execution, packed_cache(plan, facts, weights, cache))
+        weights = DecoderWeights(own, inventory, reader, execution.limits.max_model_len, progress)
+        packed = packed_cache(plan, facts, weights, cache)
+        if lent is None:
+            return kernel_set.bind(compiled.program, weights, execution, packed)
+        return lent.lender.bind_beside(compiled.program, weights, execution, names, packed)
 
 
 def _adapted(

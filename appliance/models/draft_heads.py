@@ -240,10 +240,15 @@ def _shared(own: Iterable[TensorFacts], target: ModelFacts, root: str) -> list[T
     return tables
 
 
+def folder_of(facts: ModelFacts) -> Path:
+    """Returns the folder of the files of a checkpoint."""
+    root = Path(facts.root).resolve()
+    return root if root.is_dir() else root.parent
+
+
 def absolute(facts: ModelFacts, tensors: Iterable[TensorFacts]) -> list[TensorFacts]:
     """Returns tensors that are found from any folder."""
-    root = Path(facts.root).resolve()
-    folder = root if root.is_dir() else root.parent
+    folder = folder_of(facts)
 
     def moved(tensor: TensorFacts | None) -> TensorFacts | None:
         return None if tensor is None else one(tensor)

@@ -86,6 +86,7 @@ def run_passes(inputs: PlanInputs) -> Outcome:
     kernels = plan_kernels(inputs, selection, program, precision, ledger)
     scheduler, speculation = _plan_steps(inputs, context, pooling, ledger)
     block_size = plan_block_size(inputs, chosen, ledger)
+    drafting = DraftingSizes(context.limit, scheduler, block_size, kernels.num_threads, program)
     needs = MemoryNeeds(
         precision=precision,
         program=program,
@@ -99,9 +100,7 @@ def run_passes(inputs: PlanInputs) -> Outcome:
         graphs=plan_graphs(inputs, selection.chosen, scheduler, ledger),
         speculation=speculation,
         adapters=plan_adapters(inputs, whole, program.num_ranks, pooling, context.limit, ledger),
-        draft_model=plan_draft_model(
-            inputs, DraftingSizes(context.limit, scheduler, block_size, kernels.num_threads), chosen, head, ledger
-        ),
+        draft_model=plan_draft_model(inputs, drafting, chosen, head, ledger),
     )
     planned = plan_memory(inputs, needs, ledger)
     check_compatibility(inputs, ledger)

@@ -1,7 +1,7 @@
 """The draft model of speculation: its program, its precision and its memory, beside those of the model."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -16,6 +16,7 @@ from appliance.plan.describe import describe_model
 from appliance.plan.draft_head import KEPT_STATES, Head, plan_head
 from appliance.plan.inputs import DraftModelFiles, PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
+from appliance.plan.lent_weights import Lender, lent_weights
 from appliance.plan.modelling import Modelled
 from appliance.plan.precision import Precision, plan_precision
 from appliance.plan.program import PlannedProgram
@@ -46,7 +47,7 @@ MOST_OF_MEMORY = 8  # the draft model's cache takes at most an eighth of what is
 @dataclass(frozen=True)
 class PlannedDraftModel:
     """A draft model before the memory pass. more: the programs of further stages of a head. num_kept_states: of a row,
-    that wait for a head."""
+    that wait for a head. lent: weights of the model that each program reads as its own."""
 
     facts: ModelFacts
     likeness: Likeness
@@ -60,6 +61,7 @@ class PlannedDraftModel:
     num_kept_states: int = 0
     state_width: int = 0  # of the model
     num_rows: int = 0
+    lent: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def programs(self) -> tuple[PlannedProgram, ...]:
@@ -70,7 +72,8 @@ class PlannedDraftModel:
         program, precision, step, count = self.program, self.precision, self.step, len(self.programs)
         element = ELEMENT_BYTES[precision.activations]
         tensors = sum(each.num_tensors for each in precision.weights)
-        planned = sum(each.planned_bytes for each in precision.weights)
+        lent = sum(each.sizes[name] for each in self.programs for name in self.lent)
+        planned = sum(each.planned_bytes for each in precision.weights) - lent
         tables = rope_tables_bytes(program.described.compiled.ropes.values(), step.longest)
         quantize = precision.quantize_activations
         work = sum(
@@ -79,6 +82,7 @@ class PlannedDraftModel:
         )
         times = "" if count == 1 else f"{count} x "
         formula = f"{tensors} tensors {format_size(planned)}" + (f" + tables {format_size(tables)}" if tables else "")
+        formula += f", and {format_size(lent)} of the model's" if lent else ""
         states = self._recurrent_item() if self.head is None else (self._states_item(self.head),)
         return (
             *states,
@@ -147,6 +151,7 @@ class PlannedDraftModel:
             num_kept_states=self.num_kept_states,
             num_states=STATES_PER_ROW if self.program.program.states else 0,
             num_tokens=self._most_tokens(),
+            lent=dict(self.lent),
         )
 
     def _most_tokens(self) -> int | None:
@@ -167,6 +172,7 @@ class DraftingSizes(NamedTuple):
     scheduler: SchedulerPlan
     block_size: int
     num_threads: int
+    program: PlannedProgram
 
 
 def plan_draft_model(
@@ -226,6 +232,7 @@ def plan_draft_model(
         num_kept,
         inputs.model.geometry.hidden_size,
         scheduler.max_num_seqs,
+        {} if head is None else lent_weights(Lender(sizes.program, inputs.model), programs, head.facts),
     )
 
 

@@ -264,7 +264,8 @@ class DraftModelPlan(msgspec.Struct, frozen=True, kw_only=True):
     until a head reads them; 0 for a model. num_states: slots of recurrent states that each row has beside its own, of a
     model that has some. vocabulary: its token ids are those of the model, or are found by the texts
     of tokens, or by a table of the head. windows: of each group of its caches. share: the bytes that its decode reads,
-    of those of the model's decode. num_tokens: of one draft, at most; None: as many as are wanted.
+    of those of the model's decode. num_tokens: of one draft, at most; None: as many as are wanted. lent: weights of
+    the model that a head reads as its own, by the head's names.
     """
 
     path: str  # local folder or .gguf
@@ -282,6 +283,7 @@ class DraftModelPlan(msgspec.Struct, frozen=True, kw_only=True):
     num_kept_states: int = 0
     num_states: int = 0
     num_tokens: int | None = None
+    lent: dict[str, str] = {}
 
 
 class SpeculationPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -110,7 +110,7 @@ def check_drafts(head: TinyHead, plan: EnginePlan) -> None:
     config = SchedulerConfig.from_plan(plan)
     for prompt in PROMPTS:
         backend = load_backend(plan, config, lambda *_: None)
-        loaded = load_draft_model(plan, config, VOCAB_SIZE, lambda *_: None)
+        loaded = load_draft_model(plan, config, backend, lambda *_: None)
         assert loaded is not None
         drafter = loaded.drafter
         assert isinstance(drafter, HeadDrafter)
@@ -170,7 +170,7 @@ def test_answers_are_those_without_drafts(
     plan = planned(made(name, is_right), tmp_path)
     config = SchedulerConfig.from_plan(plan)
     backend = load_backend(plan, config, lambda *_: None)
-    loaded = load_draft_model(plan, config, VOCAB_SIZE, lambda *_: None)
+    loaded = load_draft_model(plan, config, backend, lambda *_: None)
     assert loaded is not None
     plain = dataclasses.replace(config, speculation=None)
     off, _ = answers(plain, REQUESTS, executable=backend.executable, vocab=VOCAB_SIZE)
@@ -187,12 +187,25 @@ def test_answers_are_those_without_drafts(
     loaded.drafter.close()
 
 
-@pytest.mark.parametrize("name", ["deepseek3", "qwen3_next", "eagle"])
-def test_a_head_takes_the_planned_bytes(name: str, made: Callable[[str, bool], TinyHead], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "lent"),
+    [
+        ("deepseek3", {}),
+        ("qwen3_next", {"embed": "embed", "head": "head"}),
+        ("eagle", {"embed": "embed", "head": "head"}),
+    ],
+)
+def test_a_head_takes_the_planned_bytes(
+    name: str, lent: dict[str, str], made: Callable[[str, bool], TinyHead], tmp_path: Path
+) -> None:
+    """DeepSeek's head has tables of its own; the others read those of the model, which memory has once."""
     plan = planned(made(name, False), tmp_path)
+    assert plan.speculation is not None
+    assert plan.speculation.draft_model is not None
+    assert plan.speculation.draft_model.lent == lent
     config = SchedulerConfig.from_plan(plan)
     backend = load_backend(plan, config, lambda *_: None)
-    loaded = load_draft_model(plan, config, VOCAB_SIZE, lambda *_: None)
+    loaded = load_draft_model(plan, config, backend, lambda *_: None)
     assert loaded is not None
     measured = dict(backend.executable.memory_bytes) | dict(loaded.memory_bytes)
     rows = {row.name: row for row in compare_boot(plan, BootReport(seconds={}, memory_bytes=measured, num_blocks=0))}
@@ -212,7 +225,7 @@ def test_a_head_that_reads_several_layers_drafts_by_its_formula(kernels: str, tm
     plan = prepare(spec).plan
     config = SchedulerConfig.from_plan(plan)
     backend = load_backend(plan, config, lambda *_: None)
-    loaded = load_draft_model(plan, config, VOCAB_SIZE, lambda *_: None)
+    loaded = load_draft_model(plan, config, backend, lambda *_: None)
     assert loaded is not None
     for prompt in PROMPTS:
         loaded.drafter.put(new_row(prompt))
@@ -258,7 +271,7 @@ def test_answers_of_adapters_are_those_without_drafts(
     plan = prepare(spec).plan
     config = SchedulerConfig.from_plan(plan)
     backend = load_backend(plan, config, lambda *_: None)
-    loaded = load_draft_model(plan, config, VOCAB_SIZE, lambda *_: None)
+    loaded = load_draft_model(plan, config, backend, lambda *_: None)
     assert loaded is not None
     asked = [msgspec.structs.replace(each, adapter=adapter, request_id=f"{each.request_id} {adapter}")
              for each in REQUESTS for adapter in (None, "one")]  # fmt: skip

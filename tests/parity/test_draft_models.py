@@ -56,7 +56,7 @@ def test_answers_are_those_without_drafts(name: str, tiny: Callable[[str], Check
     config = SchedulerConfig.from_plan(plan)
     plain = dataclasses.replace(config, speculation=None)
     backend = load_backend(plan, config, lambda *_: None)
-    draft = load_draft_model(plan, config, backend.vocab_size, lambda *_: None)
+    draft = load_draft_model(plan, config, backend, lambda *_: None)
     assert draft is not None
     off, _ = answers(plain, REQUESTS, executable=backend.executable, vocab=VOCAB_SIZE)
     on, scheduler = answers(
@@ -74,8 +74,10 @@ def test_answers_are_those_without_drafts(name: str, tiny: Callable[[str], Check
 def test_a_draft_model_takes_the_planned_bytes(name: str, tiny: Callable[[str], Checkpoint], tmp_path: Path) -> None:
     plan = planned(tmp_path, tiny("llama").folder, tiny(name).folder)
     config = SchedulerConfig.from_plan(plan)
-    draft = load_draft_model(plan, config, VOCAB_SIZE, lambda *_: None)
+    backend = load_backend(plan, config, lambda *_: None)
+    draft = load_draft_model(plan, config, backend, lambda *_: None)
     assert draft is not None
+    backend.executable.close()
     report = BootReport(seconds={}, memory_bytes=dict(draft.memory_bytes), num_blocks=0)
     rows = {row.name: row for row in compare_boot(plan, report) if row.name.startswith("draft_")}
     draft.drafter.close()
@@ -94,7 +96,7 @@ def test_a_draft_model_that_is_wrong_goes_back_to_what_was_said(
     plan = planned(tmp_path, tiny("llama").folder, tiny(name).folder)
     config = SchedulerConfig.from_plan(plan)
     backend = load_backend(plan, config, lambda *_: None)
-    draft = load_draft_model(plan, config, backend.vocab_size, lambda *_: None)
+    draft = load_draft_model(plan, config, backend, lambda *_: None)
     assert draft is not None
     plain = dataclasses.replace(config, speculation=None)
     off, _ = answers(plain, REQUESTS, executable=backend.executable, vocab=VOCAB_SIZE)

@@ -64,7 +64,7 @@ def test_drafts_are_those_of_the_formula(
     plan = planned(head, tmp_path, kernels)
     config = SchedulerConfig.from_plan(plan)
     backend = load_backend(plan, config, lambda *_: None)
-    loaded = load_draft_model(plan, config, VOCAB_SIZE, lambda *_: None)
+    loaded = load_draft_model(plan, config, backend, lambda *_: None)
     assert loaded is not None
     drafter = loaded.drafter
     for row, prompt in enumerate(PROMPTS):
@@ -88,7 +88,7 @@ def test_answers_are_those_without_drafts(
     plan = planned(made(name, is_right), tmp_path)
     config = SchedulerConfig.from_plan(plan)
     backend = load_backend(plan, config, lambda *_: None)
-    loaded = load_draft_model(plan, config, VOCAB_SIZE, lambda *_: None)
+    loaded = load_draft_model(plan, config, backend, lambda *_: None)
     assert loaded is not None
     plain = dataclasses.replace(config, speculation=None)
     off, _ = answers(plain, REQUESTS, executable=backend.executable, vocab=VOCAB_SIZE)
@@ -109,9 +109,11 @@ def test_answers_are_those_without_drafts(
 def test_stages_take_the_planned_bytes(name: str, made: Callable[[str, bool], TinyStages], tmp_path: Path) -> None:
     plan = planned(made(name, False), tmp_path)
     config = SchedulerConfig.from_plan(plan)
-    loaded = load_draft_model(plan, config, VOCAB_SIZE, lambda *_: None)
+    backend = load_backend(plan, config, lambda *_: None)
+    loaded = load_draft_model(plan, config, backend, lambda *_: None)
     assert loaded is not None
     loaded.drafter.close()
+    backend.executable.close()
     report = BootReport(seconds={}, memory_bytes=dict(loaded.memory_bytes), num_blocks=0)
     rows = {row.name: row for row in compare_boot(plan, report) if row.name.startswith("draft_")}
     for exact in ("draft_weights", "draft_inputs"):
@@ -121,6 +123,7 @@ def test_stages_take_the_planned_bytes(name: str, made: Callable[[str, bool], Ti
     assert plan.speculation is not None
     assert plan.speculation.draft_model is not None
     assert plan.speculation.draft_model.num_tokens == NUM_STAGES
+    assert plan.speculation.draft_model.lent == ({"head": "head"} if name == "medusa-shared" else {})
 
 
 def changed(head: TinyStages, folder: Path, **config: object) -> Path:
@@ -176,8 +179,11 @@ def test_a_table_that_names_a_token_that_is_not_there_is_refused(
     tensors["token_map"] = np.where(tensors["token_map"] == tensors["token_map"][0], 999, tensors["token_map"])
     save_file(tensors, folder / "model.safetensors")
     plan = planned(made("medusa-cut", False), tmp_path, own=folder)
+    config = SchedulerConfig.from_plan(plan)
+    backend = load_backend(plan, config, lambda *_: None)
     with pytest.raises(ModelError, match="token_map names tokens twice, or tokens that the model does not have"):
-        load_draft_model(plan, SchedulerConfig.from_plan(plan), VOCAB_SIZE, lambda *_: None)
+        load_draft_model(plan, config, backend, lambda *_: None)
+    backend.executable.close()
 
 
 def test_heads_that_are_named_as_a_draft_model_are_refused_with_their_method(

@@ -12,7 +12,7 @@ from appliance.base.environ import cache_dir
 from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.reader import TensorReader
 from appliance.checkpoint.vocabulary import read_vocabulary
-from appliance.engine.backend import PACKED_FOLDER, Progress, execution_of, load_backend, planned_facts
+from appliance.engine.backend import PACKED_FOLDER, Backend, Progress, execution_of, load_backend, planned_facts
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.drafting.head import HeadDrafter, HeadShape
 from appliance.engine.drafting.interface import ModelDrafter
@@ -20,8 +20,8 @@ from appliance.engine.drafting.model import DraftModel
 from appliance.engine.drafting.stages import StageDrafter
 from appliance.engine.drafting.vocabulary import NO_ID, VocabularyMap
 from appliance.kernels.binding import load_kernel_set
-from appliance.kernels.interface import Executable
-from appliance.loading.model import load_head
+from appliance.kernels.interface import Executable, Lending
+from appliance.loading.model import Lent, load_head
 from appliance.models.describe import Described, describe_head, describe_stages
 from appliance.models.draft_heads import DraftHead, head_of_files, head_of_model
 from appliance.models.draft_stages import DraftStages, StageMethod, stages_of_files
@@ -38,9 +38,10 @@ class LoadedDraftModel:
 
 
 def load_draft_model(
-    plan: EnginePlan, config: SchedulerConfig, vocab_size: int, progress: Progress
+    plan: EnginePlan, config: SchedulerConfig, target: Backend, progress: Progress
 ) -> LoadedDraftModel | None:
-    """Returns None if the plan has no draft model and no head. Raises like load_backend, and ModelError."""
+    """Returns None if the plan has no draft model and no head. target: the model, whose weights a head may read. Raises
+    like load_backend, and ModelError."""
     speculation = plan.speculation
     draft = None if speculation is None else speculation.draft_model
     if draft is None or speculation is None:
@@ -48,13 +49,13 @@ def load_draft_model(
     method = next((each for each in HEAD_METHODS if each in speculation.methods), None)
     own_plan, own_config = _plan_of(draft, plan), _config_of(draft, config)
     told = _Told(progress)
-    loader = _Loader(draft, plan, own_plan, own_config, told)
+    loader = _Loader(draft, plan, own_plan, own_config, told, target.executable)
     if method == "medusa" or method == "mlp_speculator":
         return loader.stages(method)
     if method is not None:
         return loader.head(method)
     backend = load_backend(own_plan, own_config, told)
-    vocabulary = _vocabulary(draft, plan, vocab_size, backend.vocab_size)
+    vocabulary = _vocabulary(draft, plan, target.vocab_size, backend.vocab_size)
     return LoadedDraftModel(
         DraftModel(backend.executable, own_config, vocabulary, draft.num_states), _sizes(backend.executable)
     )
@@ -69,6 +70,7 @@ class _Loader:
     own_plan: EnginePlan
     config: SchedulerConfig
     progress: Progress
+    target: Executable
 
     def head(self, method: DraftMethod) -> LoadedDraftModel:
         target = planned_facts(self.plan)
@@ -107,7 +109,11 @@ class _Loader:
         def progressed(done: int, total: int) -> None:
             self.progress("weights", done, total)
 
-        return load_head(self.own_plan, facts, described, kernel_set, execution, progressed, folder)
+        lent = None
+        if self.draft.lent:
+            assert isinstance(self.target, Lending), "the plan says that the set lends weights"
+            lent = Lent(self.target, self.draft.lent)
+        return load_head(self.own_plan, facts, described, kernel_set, execution, progressed, folder, lent)
 
 
 def _vocabulary_of(head: DraftHead, num_target: int) -> VocabularyMap:

@@ -84,8 +84,9 @@ class CpuExecutable:
         execution: Execution,
         cache: PackedCache | None,
         adapted: ops.StepProgram | None,
+        lent: Callable[[BoundWeights], None] | None = None,
     ) -> None:
-        """Allocates into `resources`, which the caller closes if this raises."""
+        """Allocates into `resources`, which the caller closes if this raises. lent: gives weights of another one."""
         limits, numerics, placement = execution.limits, execution.numerics, execution.placement
         self._library = library
         self._run: Callable[..., int] = library.functions.appl_program_run
@@ -101,6 +102,8 @@ class CpuExecutable:
         self._pool = create_pool(library, resources, placement.num_threads)
         self._sampler = NativeSampler(library, self._pool)
         self._weights = BoundWeights(library, self._pool, resources, program.matrices())
+        if lent is not None:
+            lent(self._weights)
         self._weights.load(weights, program, placement.num_threads, cache)
         screens = placement.screen_logits
         self._screen = create_screen(library, self._pool, resources, program, self._weights) if screens else None
@@ -132,6 +135,22 @@ class CpuExecutable:
         most = limits.max_num_sampled if slot.extent is Extent.SAMPLED else limits.max_num_batched_tokens
         memory, start = self._at.place(slot)
         return memory.floats(start, most * slot.width).reshape(most, slot.width)
+
+    def bind_beside(
+        self,
+        program: ops.StepProgram,
+        weights: Mapping[str, CanonicalWeight],
+        execution: Execution,
+        lent: Mapping[str, str],
+        cache: PackedCache | None = None,
+    ) -> "CpuExecutable":
+        def lend(borrower: BoundWeights) -> None:
+            borrower.borrow(self._weights, lent)
+
+        with contextlib.ExitStack() as resources:
+            executable = CpuExecutable(self._library, resources, program, weights, execution, cache, None, lend)
+            executable.own(resources.pop_all())
+            return executable
 
     def own(self, resources: contextlib.ExitStack) -> None:
         """Takes over the allocated resources; they are freed by `close`, or with this object."""

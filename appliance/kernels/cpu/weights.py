@@ -37,8 +37,17 @@ class BoundWeights:
         self._resources = resources
         self._matrix_names = matrices
         self._matrices: dict[str, ctypes.c_void_p] = {}
+        self._lent: dict[str, ctypes.c_void_p] = {}
+        self._lender: BoundWeights | None = None
         self._vectors: dict[str, np.ndarray] = {}
         self._file: PackedFile | None = None  # keeps the mapping of adopted weights
+
+    def borrow(self, lender: "BoundWeights", names: Mapping[str, str]) -> None:
+        """Takes matrices of another program, by names that they have here and there; they are not loaded. They have to
+        live until the last step of this program."""
+        self._lent = {name: lender._handle(theirs) for name, theirs in names.items()}
+        self._lender = lender
+        self._matrix_names = self._matrix_names.difference(names)
 
     def load(
         self,
@@ -74,13 +83,13 @@ class BoundWeights:
         _log.info(what, extra=fields(seconds=round(seconds, 3), bytes=self.size_bytes, file=cache.path(key).name))
 
     def matrix(self, name: str) -> int:
-        return self._matrices[name].value or 0
+        return self._handle(name).value or 0
 
     def size_of(self, name: str) -> WeightSize:
         """Returns the bytes and the layout of a packed matrix."""
         form, functions = abi.PackedForm(), self._library.functions
-        functions.appl_weight_form(self._matrices[name], ctypes.byref(form))
-        return WeightSize(int(functions.appl_weight_bytes(self._matrices[name])), abi.LAYOUT_NAMES[form.layout])
+        functions.appl_weight_form(self._handle(name), ctypes.byref(form))
+        return WeightSize(int(functions.appl_weight_bytes(self._handle(name))), abi.LAYOUT_NAMES[form.layout])
 
     def vector(self, name: str, size: int) -> int:
         vector = self._vectors[name]
@@ -102,6 +111,7 @@ class BoundWeights:
 
     @property
     def size_bytes(self) -> int:
+        """The bytes of the program's own weights."""
         size_of = self._library.functions.appl_weight_bytes
         return sum(int(size_of(m)) for m in self._matrices.values()) + sum(v.nbytes for v in self._vectors.values())
 
@@ -195,6 +205,9 @@ class BoundWeights:
         for name, vector in self._vectors.items():
             found.append(PackedBytes(name, int(vector.ctypes.data), vector.nbytes, shape=vector.shape))
         return found
+
+    def _handle(self, name: str) -> ctypes.c_void_p:
+        return self._matrices[name] if name in self._matrices else self._lent[name]
 
     def _own(self, handle: ctypes.c_void_p) -> None:
         self._resources.callback(self._library.functions.appl_weight_destroy, handle)
