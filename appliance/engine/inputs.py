@@ -13,6 +13,7 @@ from appliance.engine.rows import Int32, Rows
 from appliance.engine.states import into_spare, state_pieces
 from appliance.engine.step import Chunk, StepPlan
 from appliance.kernels.interface import FewLogits, PastTokens, StepAdapters, StepInputs
+from appliance.kernels.revision import new_revision
 from appliance.kernels.sampling import NO_LOGPROBS, NO_MASK, NO_TOKEN, LogprobsMode, SamplingBatch
 
 _NO_IDS = np.zeros(0, np.int32)
@@ -78,6 +79,17 @@ class InputBuilder:
         """Returns the inputs of the next step, if the same rows keep decoding; None if they are not known yet. is_fed:
         the rows do not have its tokens yet, so those of the inputs are not to be read."""
         return self._last[0] if self._moving is not None and self._moving.move(is_fed=is_fed) else None
+
+    def keep(self, plan: StepPlan) -> tuple[StepInputs, LogitRows, Int32] | None:
+        """Returns the inputs of the step that was begun, if the plan is that step without some rows; and of the plan's
+        rows those of logits, and their places in the step."""
+        places = None if self._moving is None else self._moving.keep(plan)
+        if places is None:
+            return None
+        self._moving = None
+        inputs, before = self._last
+        rows, given = before.rows[places], before.given[places]
+        return inputs, LogitRows(before.tokens[places], rows, given, len(rows), new_revision()), places
 
     def give_up(self) -> None:
         """Makes the next step build new inputs, even if the same rows keep decoding."""

@@ -131,7 +131,7 @@ class EngineLoop:
         if self._adapters is not None:
             events += _adapter_events(self._adapters.advance())
         self._draft()
-        plan = self._scheduler.schedule()
+        plan = self._scheduler.schedule(goes_on=self._runner.has_begun)
         if plan is None:
             self._runner.rest()
             if not events:

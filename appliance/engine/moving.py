@@ -47,6 +47,17 @@ class MovingInputs:
             self._take_tokens()
         return True
 
+    def keep(self, plan: StepPlan) -> Int32 | None:
+        """Returns the places of the plan's rows in the step that was begun, if it is the next step of some of them.
+        The inputs are invalid then."""
+        if not self._is_ahead or self._rows.version != self._version or plan.num_tokens != len(plan.chunks):
+            return None
+        before = {chunk.row: (place, chunk.start) for place, chunk in enumerate(self._chunks)}
+        found = [(before.get(chunk.row, (0, -1)), chunk) for chunk in plan.chunks]
+        if not all(start >= 0 and chunk.start == start + 1 and chunk.sample for (_, start), chunk in found):
+            return None
+        return np.array([place for (place, _), _ in found], np.int32)
+
     def move(self, *, is_fed: bool = False) -> bool:
         """Advances the inputs by one token. Returns False, and changes nothing, if the block tables have no room.
         is_fed: the rows do not have these tokens yet; `go_on` takes them."""

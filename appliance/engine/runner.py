@@ -20,7 +20,7 @@ from appliance.engine.processors import RowProcessors
 from appliance.engine.profile import EngineProfile
 from appliance.engine.profiler import StepProfiler
 from appliance.engine.report import pooled_vectors, row_logprobs
-from appliance.engine.rows import Rows
+from appliance.engine.rows import Int32, Rows
 from appliance.engine.sampling import RowSampler, Samples
 from appliance.engine.saying import Said, say_single, say_with_drafts
 from appliance.engine.step import Drafted, DraftTokens, DraftWish, NewRow, RowError, StepPlan, StepResult
@@ -32,6 +32,13 @@ from appliance.kernels.sampling import LogprobsMode, SampledBatch
 
 _log = logger("engine")
 _UNLOADED = RowError(ErrorKind.INTERNAL, "its blocks came back from host memory other than they were stored")
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A step that began early. places: its rows that count; None: all."""
+
+    places: Int32 | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +131,12 @@ class Runner:
         self.laps.lap("report")
         return result
 
+    @property
+    def has_begun(self) -> bool:
+        """The next step runs on a device already, for the rows of the last one: those that go on are to be all of it,
+        since to begin another step would cost what was computed of this one."""
+        return self._is_ahead and self._sampler.feeds and self._drafts is None
+
     def draft(self, wish: DraftWish) -> Drafted:
         """Lets the drafting model draft for rows that run. What cannot come next is cut off."""
         assert self._drafts is not None, "only a model drafts on a wish"
@@ -210,7 +223,7 @@ class Runner:
             plan = plan.without(failed)
         while plan.chunks:
             try:
-                inputs, wanted, began_early = self._prepare(plan)
+                inputs, wanted, begun = self._prepare(plan)
             except Exception as error:  # noqa: BLE001 - it is raised again if no row is to blame
                 plan = self._without_culprits(plan, failed, error, Exception, self._inputs.build)
                 continue
@@ -226,7 +239,9 @@ class Runner:
             self._grammars.finish()
             if self._drafts is not None:
                 self._drafts.observe(plan.chunks, self._executable)
-            return _Ran(plan, wanted, logits, began_early)
+            if begun is not None and begun.places is not None:
+                logits = self._sampler.some(logits, begun.places)
+            return _Ran(plan, wanted, logits, begun is not None)
         return None
 
     def _run_alone(self, plan: StepPlan) -> None:
@@ -253,14 +268,18 @@ class Runner:
         failed.update(found)
         return plan.without(found)
 
-    def _prepare(self, plan: StepPlan) -> tuple[StepInputs, LogitRows, bool]:
-        """Returns the step's inputs, and whether it has begun already."""
+    def _prepare(self, plan: StepPlan) -> tuple[StepInputs, LogitRows, _Begun | None]:
+        """Returns the step's inputs, and how it has begun already, if it has."""
+        is_kept = self.has_begun and not (plan.new_rows or plan.block_copies or plan.adapter_puts)
         began_early, self._is_ahead = self._is_ahead, False
         going_on = self._inputs.go_on(plan)
         if going_on is not None:
-            return *going_on, began_early
+            return *going_on, _Begun() if began_early else None
+        if is_kept and (kept := self._inputs.keep(plan)) is not None:
+            inputs, wanted, places = kept
+            return inputs, wanted, _Begun(places)
         self.rest()  # an early step reads the arrays that are rebuilt now
-        return *self._inputs.build(plan), False
+        return *self._inputs.build(plan), None
 
     def _pooled(self, plan: StepPlan, ran: _Ran, failed: dict[int, RowError]) -> StepResult:
         vectors, errors = pooled_vectors(ran.wanted, ran.logits)

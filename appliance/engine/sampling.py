@@ -9,7 +9,7 @@ from appliance.engine.laps import Laps
 from appliance.engine.messages import ErrorKind
 from appliance.engine.processors import RowProcessors
 from appliance.engine.report import without_token
-from appliance.engine.rows import Rows
+from appliance.engine.rows import Int32, Rows
 from appliance.engine.step import RowError
 from appliance.kernels.errors import ExecutableError, StepError
 from appliance.kernels.interface import Executable, Feeding
@@ -45,6 +45,11 @@ class RowSampler:
     def feeds(self) -> bool:
         """The next step may be started before the tokens of this one are known here."""
         return self._feeding is not None
+
+    def some(self, logits: Logits, rows: Int32) -> Logits:
+        """Returns some rows of the logits of a step, of an executable that `feeds`."""
+        assert self._feeding is not None, "it feeds"
+        return self._feeding.some(logits, rows)
 
     def sample(
         self,

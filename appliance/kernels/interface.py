@@ -196,6 +196,9 @@ class Feeding(Protocol):
         """Begins to sample, as `sample` does and with its errors. A step with `follows` that is started behind it
         reads these tokens; the token_ids of its inputs are not read."""
 
+    def some(self, logits: Logits, rows: np.ndarray) -> Logits:
+        """Returns the logits of some rows, int32 [n], where others of a step are not wanted any more."""
+
 
 @runtime_checkable
 class Screened(Protocol):

@@ -8,14 +8,17 @@ import pytest
 import torch
 
 from appliance.engine.core.scheduler import Scheduler
+from appliance.engine.loop import EngineLoop
 from appliance.engine.messages import FinishReason, ProcessorCall
+from appliance.engine.runner import Runner
+from appliance.engine.validation import SamplingLimits
 from appliance.kernels.gpu.kernel_set import GpuExecutable
 from appliance.kernels.interface import Executable, PendingSample, StepInputs
 from appliance.kernels.logits import Logits
 from appliance.kernels.sampling import SampledBatch, SamplingBatch
 
 from .test_ahead import CONFIGS, penalised
-from .test_runner import PROMPT, Engine, configure, crowd, drawn, greedy
+from .test_runner import PROMPT, VOCAB, Engine, configure, crowd, drawn, greedy
 from .tiny_program import tiny_executable
 
 
@@ -128,11 +131,11 @@ def test_a_token_that_is_none_ends_its_row_alone() -> None:
     engine, steps = engine_of(executable), [0]
     sample = executable._executable._sampler.begin
 
-    def spoiled(logits: torch.Tensor, batch: SamplingBatch) -> PendingSample:
+    def spoiled(logits: torch.Tensor, batch: SamplingBatch, **options: bool) -> PendingSample:
         steps[0] += 1
         if steps[0] == 4:
             logits[0] = torch.nan
-        return sample(logits, batch)
+        return sample(logits, batch, **options)
 
     executable._executable._sampler.begin = spoiled  # type: ignore[method-assign, assignment]  # of this object
     other = drawn(name="o", max_tokens=10)
@@ -150,3 +153,63 @@ def test_a_fed_token_is_one_of_the_vocabulary() -> None:
     executable._sampler.feed(given)
     assert given.tolist() == [4, 0, 9]
     assert np.array_equal(executable._sampler.tokens[:3].numpy(), [4, -1, 9])
+
+
+class Counted:
+    """Counts the steps that the model of an executable runs."""
+
+    def __init__(self, executable: Executable, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert isinstance(executable, GpuExecutable)
+        self.steps: list[int] = []  # sequences of each
+        launch = executable._launch
+
+        def counted(inputs: StepInputs) -> Logits:
+            self.steps.append(len(inputs.seq_lens))
+            return launch(inputs)
+
+        monkeypatch.setattr(executable, "_launch", counted)
+
+
+def test_rows_that_end_cost_no_step_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stop tokens end rows while the next step runs; for the others it counts."""
+    stops = [drawn(name=f"s{n}", seed=n, max_tokens=40, stop_token_ids=tuple(range(n, 64, 9))) for n in range(6)]
+    config = configure()
+    monkeypatch.setattr(GpuExecutable, "early_rows", 0)
+    want = Engine(config, executable=tiny_executable(config, kernel_set="torch")).run(*stops)
+    monkeypatch.setattr(GpuExecutable, "early_rows", 16)
+    executable = tiny_executable(config, kernel_set="torch")
+    counted = Counted(executable, monkeypatch)
+    engine = Engine(config, executable=executable)
+    engine.run(*stops)
+    lengths = {}
+    for key in want.outputs:
+        assert engine.tokens(*key) == want.tokens(*key), key
+        lengths[key] = len(want.tokens(*key))
+    assert len(set(lengths.values())) >= 3, "they end at different steps"
+    assert len(counted.steps) <= max(lengths.values()) + 1, "one that began for a row that was the last may be in vain"
+
+
+def test_a_request_joins_behind_the_step_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is computed in vain for it, and it waits for one step at most."""
+    config = configure()
+    executable = tiny_executable(config, kernel_set="torch")
+    counted = Counted(executable, monkeypatch)
+    loop = EngineLoop(Scheduler(config), Runner(executable, config, VOCAB), SamplingLimits(4, 4))
+    loop.handle(b"c", drawn(name="first", max_tokens=30))
+    for _ in range(6):
+        loop.step()
+    assert loop._runner.has_begun
+    before = len(counted.steps)
+    assert before == 7
+    loop.handle(b"c", drawn(name="second", seed=5, max_tokens=4))
+    events = [event for _ in range(2) for _, event in loop.step()]
+    assert len(counted.steps) == before + 1, "the step that ran counts, and the next one has both"
+    assert counted.steps[-1] == 2
+    said = {output.request_id: output.token_ids for event in events for output in event.outputs}  # type: ignore[union-attr]
+    assert len(said["second"]) == 1
+    while loop.has_work:
+        events += [event for _, event in loop.step()]
+    found = [token for event in events for output in event.outputs  # type: ignore[union-attr]  # outputs alone
+             if output.request_id == "second" for token in output.token_ids]  # fmt: skip
+    want = engine_of(tiny_executable(config, kernel_set="torch")).run(drawn(name="second", seed=5, max_tokens=4))
+    assert found == want.tokens("second")

@@ -46,7 +46,7 @@ class Engine:
         self.outputs.clear()
         for request in requests:
             self.scheduler.add(b"", request)
-        while (plan := self.scheduler.schedule()) is not None:
+        while (plan := self.scheduler.schedule(goes_on=self.runner.has_begun)) is not None:
             for output in self.scheduler.commit(plan, self.runner.run(plan)).get(b"", []):
                 self.outputs.setdefault((output.request_id, output.index), []).append(output)
             self.scheduler.check_invariants()

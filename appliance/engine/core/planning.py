@@ -36,9 +36,12 @@ class StepPlanner:
         if self.speculation is not None and config.speculation is not None:
             self.speculation.caps = config.speculation
 
-    def next_step(self) -> StepBuilder:
-        """Returns the next step; it has no chunks when nothing is open."""
+    def next_step(self, *, goes_on: bool = False) -> StepBuilder:
+        """Returns the next step; it has no chunks when nothing is open. goes_on: it runs already for the rows that
+        decode, so no other can join it."""
         self._kv.settle()
+        if goes_on and self._books.running and all(each.has_run_prompt for each in self._books.running):
+            return self._decodes_alone()
         if self._books.swap is not None:
             self._books.swap.settle(self._pace.token_s)
         if self._config.policy == "priority":
@@ -54,6 +57,13 @@ class StepPlanner:
             room = self._pace.prompt_tokens(self._decodes, self._num_alone(prefills))
             step.budget = step.budget if room is None else min(step.budget, room)
         self._schedule_prompts(step, prefills)
+        return step
+
+    def _decodes_alone(self) -> StepBuilder:
+        self._decodes = self._count_decodes()
+        step = self._begun(self._config.max_num_batched_tokens)
+        self._decoding.schedule(step)
+        self._register(step)
         return step
 
     def _begun(self, budget: int) -> StepBuilder:

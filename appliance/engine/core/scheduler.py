@@ -100,9 +100,10 @@ class Scheduler:
 
     # A step
 
-    def schedule(self) -> StepPlan | None:
-        """Returns the next step; None when nothing is open."""
-        step = self._planner.next_step()
+    def schedule(self, *, goes_on: bool = False) -> StepPlan | None:
+        """Returns the next step; None when nothing is open. goes_on: the step after the last one, in which each row
+        decodes, runs already: waiting ones join the step behind it."""
+        step = self._planner.next_step(goes_on=goes_on)
         if not step.chunks:
             return None
         self._counters.count_step(step.num_tokens)

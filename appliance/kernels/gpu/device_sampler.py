@@ -57,16 +57,16 @@ class DeviceSampler:
     def size_bytes(self) -> int:
         return self.tokens.nbytes
 
-    def begin(self, logits: torch.Tensor, batch: SamplingBatch) -> DeviceSample:
+    def begin(self, logits: torch.Tensor, batch: SamplingBatch, *, is_in_place: bool = True) -> DeviceSample:
         """Gives the sampling of logits f32 [R, V] to the device, and does not wait. Raises StepError for what is out
         of bounds.
 
-        Logits lie where they lay in any step of as many rows.
+        is_in_place: the logits lie where those of every step of as many rows lie, so that a graph finds them.
         """
         check_sampling(batch, logits.shape[1])
         found = None
         if self._draws is not None and _is_plain(batch):
-            self._draw(self._draws, logits, batch)
+            self._draw(self._draws, logits, batch, self._graphs if is_in_place else None)
         else:
             sampled = sample(logits, batch, self._device, None if self._draws is None else self._draws.draw)
             self.tokens[: batch.num_rows].copy_(sampled.token_ids)
@@ -81,17 +81,17 @@ class DeviceSampler:
         token: that step will not count."""
         torch.clamp(self.tokens[: len(token_ids)], min=0, out=token_ids)
 
-    def _draw(self, draws: Draws, logits: torch.Tensor, batch: SamplingBatch) -> None:
+    def _draw(self, draws: Draws, logits: torch.Tensor, batch: SamplingBatch, graphs: GraphMemory | None) -> None:
         """Draws from the logits as they are."""
         kind = draws.load(batch)
         replay = self._replays.get(kind)
-        if replay is not None:
+        if replay is not None and graphs is not None:
             replay()
             return
         self._draw_plainly(draws, logits, kind)
-        self._steps[kind] += 1
-        if self._graphs is not None and self._steps[kind] >= LEAST_DRAWS:
-            self._replays[kind] = self._graphs.capture(lambda: self._draw_plainly(draws, logits, kind))
+        self._steps[kind] += graphs is not None
+        if graphs is not None and self._steps[kind] >= LEAST_DRAWS:
+            self._replays[kind] = graphs.capture(lambda: self._draw_plainly(draws, logits, kind))
 
     def _draw_plainly(self, draws: Draws, logits: torch.Tensor, kind: DrawKind) -> None:
         tokens = self.tokens[: kind.num_rows]

@@ -190,7 +190,13 @@ class GpuExecutable:
     @torch.inference_mode()
     def begin_sampling(self, logits: Logits, batch: SamplingBatch) -> DeviceSample:
         assert isinstance(logits, DeviceLogits), "logits are those of this executable"
-        return self._sampler.begin(logits.values, batch)
+        return self._sampler.begin(logits.values, batch, is_in_place=logits.is_in_place)
+
+    @says_failures
+    @torch.inference_mode()
+    def some(self, logits: Logits, rows: np.ndarray) -> DeviceLogits:
+        assert isinstance(logits, DeviceLogits), "logits are those of this executable"
+        return DeviceLogits(logits.values[self._device.upload(rows)], is_in_place=False)
 
     @says_failures
     @torch.inference_mode()

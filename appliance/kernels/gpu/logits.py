@@ -10,9 +10,10 @@ from appliance.kernels.logits import Float32Array
 
 @dataclass(frozen=True, slots=True)
 class DeviceLogits:
-    """values: f32 [R, V] on the device."""
+    """values: f32 [R, V] on the device. is_in_place: they lie where those of every step of as many rows lie."""
 
     values: torch.Tensor
+    is_in_place: bool = True
 
     @property
     def num_rows(self) -> int:
