@@ -5,14 +5,20 @@ On torch's CPU device a graph calls the same functions over the same memory agai
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from appliance.checkpoint.facts import ModelFacts
+from appliance.engine.boot import boot
+from appliance.engine.messages import EngineStats, OutputBatch
 from appliance.kernels.execution import Execution, Graphs
 from appliance.kernels.gpu import graphs
 from appliance.kernels.gpu.kernel_set import GpuExecutable, GpuKernelSet
+from appliance.plan.prepare import prepare
+from appliance.plan.types import EnginePlan
+from tests.engine.simulator import generate
 from tests.models.tiny import VOCAB_SIZE
 from tests.parity.conftest import Checkpoint
 from tests.parity.harness import Driver, bind, execution_of
@@ -70,3 +76,51 @@ def test_logits_are_those_without_graphs(
         assert len(found) == len(want) == 15
         for own, other in zip(found, want, strict=True):
             np.testing.assert_allclose(own, other, **TOLERANCE)
+
+
+SPEC = """\
+api_version: appliance/v1
+kind: Deployment
+name: tiny
+model: {{source: {source}, max_model_len: 64, skip_tokenizer_init: true, dtype: float32}}
+cache: {{dtype: float32, num_blocks: 64, block_size: 16}}
+hardware: {{kernels: {{kernel_set: torch, batch_invariant: true}}}}
+scheduler: {{max_num_seqs: 4, max_num_batched_tokens: 32}}
+"""
+
+
+@pytest.mark.parametrize("overrides", [(), ("cache.dtype=fp8",)], ids=["floats", "8 bits"])
+def test_an_engine_that_captures_answers_as_one_that_does_not(
+    overrides: tuple[str, ...], tiny: Callable[[str], Checkpoint], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From spec to tokens: graphs of an idle engine, steps that begin before their tokens are known, and rows that
+    round alike."""
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(SPEC.format(source=tiny("gemma2").folder))
+    want, _ = answers(prepare(spec, (*overrides, "compilation.enforce_eager=true")).plan)
+    monkeypatch.setattr(GpuExecutable, "early_rows", 4)
+    found, stats = answers(prepare(spec, overrides).plan)
+    assert found == want
+    assert stats.graphs is not None
+    assert (stats.graphs.num_captured, stats.graphs.num_planned) == (7, 7)
+
+
+def answers(plan: EnginePlan) -> tuple[dict[str, list[int]], EngineStats]:
+    loop = boot(plan, lambda phase: None)
+    while loop.idle():
+        pass
+    said: dict[str, list[int]] = {}
+    stats = None
+    waiting = [generate(f"r{at}", prompt, 9 + 3 * at, temperature=at % 2, seed=at) for at, prompt in enumerate(PROMPTS)]
+    while waiting or loop.has_work:
+        if waiting:
+            loop.handle(b"c", waiting.pop())
+        for _, event in loop.step():
+            assert isinstance(event, OutputBatch)
+            stats = event.stats
+            for output in event.outputs:
+                assert output.error is None
+                said.setdefault(output.request_id, []).extend(output.token_ids)
+    loop.close()
+    assert stats is not None
+    return said, stats
