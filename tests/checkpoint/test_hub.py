@@ -94,6 +94,12 @@ def test_files_of_pytorch_are_fetched_where_there_are_no_other_weights(tmp_path:
     assert sorted(file.name for file in path.iterdir()) == ["config.json", "pytorch_model.bin"]
 
 
+def test_heads_of_medusa_are_fetched_as_their_authors_saved_them(tmp_path: Path, hub: Start) -> None:
+    hub(o__m={"config.json": b"{}", "medusa_lm_head.pt": b"pickle", "README.md": b"words"})
+    path = resolve_source("o/m", options=options(tmp_path))
+    assert sorted(file.name for file in path.iterdir()) == ["config.json", "medusa_lm_head.pt"]
+
+
 def test_code_is_fetched_only_where_it_is_asked_for_at_its_own_revision(tmp_path: Path, hub: Start) -> None:
     server = hub(o__m=FOLDER | {"modeling_x.py": b"code", "tools/more.py": b"more"})
     folder = resolve_source("hf://o/m@main", options=options(tmp_path))

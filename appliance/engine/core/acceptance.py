@@ -7,12 +7,12 @@ from appliance.engine.step import DraftTokens
 POSITIONS = 8  # of a draft, from here on all count as one
 OF_REQUEST = 0.2  # the weight of the newest draft in the averages of one request,
 OF_ALL = 0.02  # and in those of all requests,
-OF_NEW = 0.08  # where the draft is one of the first of its request: what a request begins with is learnt of them
+OF_NEW = 0.12  # where the draft is one of the first of its request: what a request begins with is learnt of them
 FIRST_DRAFTS = 10  # so many drafts of a kind count as much as what was presumed of it,
 FIRST_COSTLY = 4  # of a kind that costs time to draft
 SHOWN_BY = 4  # drafts after which a request has shown how often its own are accepted
 KEPT_PROMISE = 0.75  # a request whose first drafts are accepted less often than so much of what was presumed is unlike
-MORE_TRUST, MOST_TRUST = 2, 8
+MORE_TRUST, MOST_TRUST = 1, 8
 DRIFT = 0.002  # towards what was presumed, for each draft that was not tried: so it is tried again some time
 PRESUMED = (0.5, 0.65, 0.8, 0.9)  # of drafts that nothing is known about, by their strength
 
