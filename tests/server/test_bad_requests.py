@@ -43,7 +43,8 @@ OFF = (
     "/tokenizer_info",
     *OF_ADAPTERS,
 )  # until a plan turns them on
-WITHOUT_BODY = ("/v1/files", "/debug/profile/start", "/debug/profile/stop", *OF_ADAPTERS)
+SET_SCALES = "/lora-adapters"  # its POST is off here as well, and its GET is not
+WITHOUT_BODY = ("/v1/files", "/debug/profile/start", "/debug/profile/stop", *OF_ADAPTERS, SET_SCALES)
 # The model of these tests generates: routes for others refuse it before anything else; see tests/server/pooling.
 POSTS = [
     route.path for route in ROUTES if route.methods == ("POST",) and "{" not in route.path and route.does != "pool"
