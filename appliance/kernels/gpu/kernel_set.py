@@ -260,7 +260,9 @@ class GpuExecutable:
 def calls_of(program: StepProgram, parts: Parts, *, is_by_rows: bool) -> list[Call]:
     """Returns the operators of a program, each with the function that runs it."""
     calls = [(implementation(type(op), parts.table), op) for op in program.operators]
-    return [(one_by_one(run, op), op) for run, op in calls] if is_by_rows else calls
+    if is_by_rows:
+        return [(one_by_one(run, op), op) for run, op in calls]
+    return calls if parts.fuse is None else parts.fuse(calls)
 
 
 def rounded_weights(program: StepProgram) -> frozenset[str]:

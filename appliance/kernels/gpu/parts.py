@@ -1,7 +1,7 @@
 """What may be exchanged in the executor: who runs an operator, the form of quantized weights, and what these need."""
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
@@ -12,6 +12,7 @@ from appliance.kernels.gpu.device import Device
 from appliance.kernels.gpu.draws import Draws
 from appliance.kernels.gpu.matrices import DeviceMatrix, Pack
 from appliance.kernels.gpu.operators.table import Run
+from appliance.kernels.gpu.segments import Call
 from appliance.program.operators import Operator, StepProgram
 from appliance.program.routing import Experts
 
@@ -50,11 +51,13 @@ class MakeKit(Protocol):
 
 
 class Parts(NamedTuple):
-    """table: who runs an operator in place of torch. pack: the form of a quantized matrix."""
+    """table: who runs an operator in place of torch. pack: the form of a quantized matrix. fuse: makes one call of
+    neighbours."""
 
     table: Mapping[type[Operator], Run]
     pack: Pack | None
     make_kit: MakeKit | None
+    fuse: Callable[[list[Call]], list[Call]] | None = None
 
 
 ON_TORCH = Parts({}, None, None)

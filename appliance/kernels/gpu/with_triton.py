@@ -1,5 +1,6 @@
 """All that a set with Triton's kernels takes. It imports triton, so it is itself imported only by such a set."""
 
+from appliance.kernels.gpu.fused import fuse
 from appliance.kernels.gpu.operators import adapters_by_triton, by_triton, states_by_triton
 from appliance.kernels.gpu.operators.table import Run
 from appliance.kernels.gpu.packed_matrix import packed_matrix
@@ -31,4 +32,4 @@ _TABLE: dict[type[ops.Operator], Run] = {
     ShortConv: states_by_triton.short_conv,
     StateSpace: states_by_triton.state_space,
 }
-PARTS = Parts(_TABLE, packed_matrix, TritonKit)
+PARTS = Parts(_TABLE, packed_matrix, TritonKit, fuse)

@@ -74,6 +74,17 @@ def kv_write(op: ops.KvWrite, step: DeviceStep) -> None:
     ropes.kv_write(step.span(op.k), v, slots, _tensors(cache))
 
 
+def rope_and_write(write: ops.KvWrite, op: ops.Rope, step: DeviceStep) -> None:
+    """Runs a Rope, of queries and keys or of keys alone, and the KvWrite of these keys in one kernel."""
+    cache, v = step.bound.caches[write.cache], None if write.v is None else step.span(write.v)
+    both, width = step.span(op.x), write.k.start - op.x.start
+    q, heads = both[:, :width] if width else None, width // op.head_dim
+    slots, table = step.arrays.slot_mapping[cache.group], step.bound.vectors[op.table]
+    ropes.rope_kv_write(
+        q, both[:, width:], v, step.arrays.positions, table, slots, _tensors(cache), heads, op.interleaved
+    )
+
+
 def paged_attention(op: ops.PagedAttention, step: DeviceStep) -> None:
     """Sequences with one new token and those with more are two kernels over one batch."""
     cache, arrays, kit = step.bound.caches[op.cache], step.arrays, _kit(step)

@@ -104,7 +104,7 @@ def rope_write_kernel(
     BLOCK_SIZE: tl.constexpr, HEADS: tl.constexpr, PAIRS: tl.constexpr, COLUMNS: tl.constexpr,
     VALUE_COLUMNS: tl.constexpr, CODES: tl.constexpr, TURN: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Programs of a token: for each HEADS heads of q one, in place; the last stores keys and values.
+    """Programs of a token: for each HEADS heads of q one, in place; the last rotates keys, and stores them and values.
 
     ROTARY 0: nothing is rotated. VALUE_DIM 0: values are columns of the keys.
     """
@@ -129,6 +129,7 @@ def rope_write_kernel(
             scale_place = head * BLOCK_SIZE + slot % BLOCK_SIZE
             if CODES > 0:
                 x = rotated(k, at, is_live, table_row, HEAD_DIM, ROTARY, INTERLEAVED, COLUMNS)
+                tl.debug_barrier()  # before k itself is rotated: another thread may have read its other half
                 if TURN > 0:
                     x = turned(x, TURN)
                 scale_at = block * key_scale_block + scale_place
@@ -138,6 +139,8 @@ def rope_write_kernel(
                     rotate(k, keys, at, to, is_live, table_row, ROTARY, INTERLEAVED, PAIRS)
                 if ROTARY < HEAD_DIM:
                     copy_columns(k, keys, at, to, is_live, ROTARY, HEAD_DIM, COLUMNS)
+            if ROTARY > 0:
+                rotate(k, k, at, at, head < num_kv_heads, table_row, ROTARY, INTERLEAVED, PAIRS)
             if VALUE_DIM > 0:
                 at = token * v_stride + head * VALUE_DIM
                 to = block * value_block + slot % BLOCK_SIZE * value_token + head * value_head
@@ -181,7 +184,7 @@ def kv_write(
 
 
 def rope_kv_write(
-    q: torch.Tensor,
+    q: torch.Tensor | None,
     k: torch.Tensor,
     v: torch.Tensor | None,
     positions: torch.Tensor,
@@ -192,7 +195,7 @@ def rope_kv_write(
     interleaved: bool = False,
     pdl: bool = False,
 ) -> None:
-    """Rotates q [T, H * d] in place, and stores the rotated k [T, G * d], and v, in the cache; k stays as it is.
+    """Rotates q [T, H * d] and k [T, G * d] in place, and stores k and v in the cache. q: None if H is 0.
 
     The other arguments are those of `rope` and `kv_write`.
     """
