@@ -18,7 +18,7 @@ from appliance.kernels.execution import Execution, ExecutionLimits, Graphs, Nume
 from appliance.kernels.interface import Executable
 from appliance.kernels.ranks import Ranks
 from appliance.kernels.reports import WeightsReport
-from appliance.loading.model import LoadedModel, load_model
+from appliance.loading.model import LoadedModel, ReadWeights, load_model
 from appliance.loading.modelled import load_modelled
 from appliance.models.facts import read_facts
 from appliance.plan.overrides import with_config_overrides
@@ -41,6 +41,7 @@ class Backend:
     weights: WeightsReport | None = None  # None for a scripted backend, which has no weights
     adapters: AdapterStore | None = None  # with those that the plan serves; None: it has no places for any
     parts: Parts = field(default_factory=dict)  # as in LoadedModel
+    read_weights: ReadWeights | None = None  # as there
 
 
 def load_backend(plan: EnginePlan, config: SchedulerConfig, progress: Progress) -> Backend:
@@ -62,7 +63,8 @@ def load_share(plan: EnginePlan, config: SchedulerConfig, ranks: Ranks | None, p
     loaded = _load(plan, facts, replace(execution_of(plan, config), ranks=ranks), progress)
     is_leader = ranks is None or ranks.rank == 0
     adapters = _adapters(plan, loaded, progress) if is_leader else None
-    return Backend(loaded.executable, facts.geometry.vocab_size, loaded.weights, adapters, loaded.parts)
+    found = (loaded.executable, facts.geometry.vocab_size, loaded.weights, adapters, loaded.parts)
+    return Backend(*found, loaded.read_weights)
 
 
 def _grouped(plan: EnginePlan, config: SchedulerConfig, progress: Progress) -> Backend:

@@ -11,7 +11,7 @@ from appliance.base.environ import cache_dir
 from appliance.base.errors import ApplianceError
 from appliance.engine.adapter_changes import AdapterChanges
 from appliance.engine.adapter_messages import AdapterSet
-from appliance.engine.backend import load_backend
+from appliance.engine.backend import Backend, load_backend
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.core.scheduler import Scheduler
 from appliance.engine.drafting.build import make_drafters
@@ -24,8 +24,10 @@ from appliance.engine.grammar.sandbox.client import Sandbox
 from appliance.engine.loop import EngineLoop
 from appliance.engine.messages import BootPhase, UtilityResult
 from appliance.engine.runner import Runner
+from appliance.engine.sleep import Sleep
 from appliance.engine.validation import SamplingLimits
 from appliance.engine.wire import raw
+from appliance.kernels.interface import Sleeps
 from appliance.kernels.kernel_cache import keep_kernels
 from appliance.plan.boot import BootReport, KernelsOrigin, WeightsOrigin
 from appliance.plan.types import AdapterPlan, EnginePlan
@@ -90,10 +92,20 @@ def boot(plan: EnginePlan, announce: Announce, *, interpreter_s: float | None = 
         grammars=grammars,
         adapters=adapters,
         prefault_blocks=plan.cache.prefault_blocks,
+        sleep=_sleep(plan, backend),
     )
     if plan.adapters is not None:
         serve_adapters(loop, plan.adapters.served)
     return loop
+
+
+def _sleep(plan: EnginePlan, backend: Backend) -> Sleep | None:
+    """Returns what lets the engine sleep, if the plan says that it may."""
+    if not plan.model.sleep_mode:
+        return None
+    assert isinstance(backend.executable, Sleeps), "such plans are refused"
+    assert backend.read_weights is not None, "a planned model has a checkpoint"
+    return Sleep(backend.executable, backend.read_weights)
 
 
 def _kept_kernels(plan: EnginePlan) -> KernelsOrigin | None:

@@ -38,9 +38,11 @@ from appliance.engine.messages import (
 from appliance.engine.processors import ProcessorError, make_processor
 from appliance.engine.refusal import Refusal, RequestKey
 from appliance.engine.runner import Runner
+from appliance.engine.sleep import REFUSAL, Sleep
 from appliance.engine.step import RowError
 from appliance.engine.validation import InvalidSamplingError, SamplingLimits, validate_request
 from appliance.engine.wire import raw
+from appliance.kernels.errors import ExecutableError
 
 WAIT_S = 0.005  # between two checks for new messages, while only grammars are compiled, or adapters read
 
@@ -73,6 +75,7 @@ class EngineLoop:
         clock: Clock = time.monotonic,
         before_step: Callable[[int], None] | None = None,
         prefault_blocks: int = 0,
+        sleep: Sleep | None = None,
     ) -> None:
         self.pulse = Pulse()
         self.stopped = False
@@ -84,6 +87,7 @@ class EngineLoop:
         self.boot_report = boot_report if boot_report is not None else raw(None)
         self._clock = clock
         self._before_step = before_step
+        self._sleep = sleep
         self._idle = IdleWork(runner.executable, scheduler.kv.pool, prefault_blocks)
         self._ended = 0.0  # when the model's last step ended
         self._draining: list[tuple[bytes, str]] | None = None  # (client, call id) to answer once idle
@@ -174,7 +178,11 @@ class EngineLoop:
 
     def idle(self) -> bool:
         """Does a small part of the work that is left for idle moments. Returns False when all is done."""
-        return self._idle.do_next()
+        return not self._is_asleep and self._idle.do_next()
+
+    @property
+    def _is_asleep(self) -> bool:
+        return self._sleep is not None and self._sleep.is_asleep
 
     def drained(self) -> Events:
         """Answers the calls that wait for an idle engine, once it is idle."""
@@ -211,10 +219,10 @@ class EngineLoop:
 
     def _change_adapters(self, client: bytes, message: AdapterSet) -> Events:
         """Begins a change; what cannot be is refused at once."""
-        if self._adapters is None or self._draining is not None:
-            reason = (
-                "the engine has no places for adapters" if self._adapters is None else "the engine is shutting down"
-            )
+        if self._adapters is None or self._draining is not None or self._is_asleep:
+            reason = "the engine has no places for adapters"
+            if self._adapters is not None:
+                reason = REFUSAL if self._draining is None else "the engine is shutting down"
             return [(client, UtilityResult(call_id=message.call_id, error=reason))]
         self._adapters.add(client, message)
         return []
@@ -223,6 +231,8 @@ class EngineLoop:
         try:
             if self._draining is not None:
                 raise Refusal(ErrorKind.UNAVAILABLE, None, "the engine is shutting down and takes no new requests")
+            if self._is_asleep:
+                raise Refusal(ErrorKind.UNAVAILABLE, None, REFUSAL)
             validate_request(message, self._runner.vocab_size, self._limits)
             _try_processors(message)
             if message.constraint is None:
@@ -310,10 +320,30 @@ class EngineLoop:
                 self._runner.start_profile()
             case "stop_profile":
                 value = self._runner.stop_profile()
+            case "sleep" | "wake_up":
+                return self._change_sleep(client, message)
         return [(client, UtilityResult(call_id=message.call_id, value=raw(value)))]
 
+    def _change_sleep(self, client: bytes, message: UtilityRequest) -> Events:
+        """Puts the engine to sleep, for which open requests are aborted, or wakes it."""
+        if self._sleep is None:
+            return [(client, UtilityResult(call_id=message.call_id, error="the engine cannot sleep"))]
+        events: Events = []
+        try:
+            if message.method == "wake_up":
+                self._sleep.wake(message.tags)
+            elif not self._is_asleep:
+                events += self._abort(self._open_requests())
+                self._scheduler.kv.reset()
+                self._sleep.begin(message.level)
+        except ExecutableError as error:  # the device has no memory left: it sleeps on
+            return [*events, (client, UtilityResult(call_id=message.call_id, error=str(error)))]
+        return [*events, (client, UtilityResult(call_id=message.call_id, value=raw(self._sleep.stats)))]
+
     def _stats(self) -> EngineStats:
-        return msgspec.structs.replace(self._scheduler.stats(self._clock()), graphs=self._idle.graphs)
+        slept = None if self._sleep is None else self._sleep.stats
+        stats = self._scheduler.stats(self._clock())
+        return msgspec.structs.replace(stats, graphs=self._idle.graphs, sleep=slept)
 
     def _events(self, outputs: Outputs) -> Events:
         if not outputs:

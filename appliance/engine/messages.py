@@ -8,6 +8,7 @@ import msgspec
 
 from appliance.engine.adapter_messages import AdapterSet, AdaptersServed, AdapterStats
 from appliance.engine.graph_messages import GraphStats
+from appliance.engine.sleep_messages import SleepLevel, SleepStats, SleepTag
 from appliance.engine.swap_messages import SwapStats
 from appliance.plan.types import MODEL_METHODS, STAGE_METHODS, EnginePlan, SpeculationPlan
 
@@ -183,8 +184,9 @@ class AbortRequest(msgspec.Struct, frozen=True, tag="abort", omit_defaults=True)
 
 
 UtilityMethod = Literal[
-    "boot_report", "stats", "reset_prefix_cache", "drain", "shutdown", "start_profile", "stop_profile"
-]
+    "boot_report", "stats", "reset_prefix_cache", "drain", "shutdown", "start_profile", "stop_profile", "sleep",
+    "wake_up",
+]  # fmt: skip
 
 
 class UtilityRequest(msgspec.Struct, frozen=True, kw_only=True, tag="utility"):
@@ -192,11 +194,15 @@ class UtilityRequest(msgspec.Struct, frozen=True, kw_only=True, tag="utility"):
 
     boot_report: a BootReport. stats: EngineStats. reset_prefix_cache: true, or false while any block is used.
     drain: true once every open request has ended; new ones are refused meanwhile. shutdown: true, then the engine ends.
-    start_profile: true. stop_profile: an EngineProfile, or null when none was started.
+    start_profile: true. stop_profile: an EngineProfile, or null when none was started. sleep: a SleepStats; open
+    requests are aborted; level 1 keeps the weights on the host, 2 nothing. wake_up: a SleepStats; tags: what comes
+    back, all without any.
     """
 
     call_id: str
     method: UtilityMethod
+    level: SleepLevel = 1
+    tags: tuple[SleepTag, ...] = ()
 
 
 EngineMessage = Hello | Vocabulary | LiveSettings | GenerateRequest | AdapterSet | AbortRequest | UtilityRequest
@@ -330,6 +336,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     swap: SwapStats | None = None  # None: preempted sequences are computed again
     adapters: AdapterStats | None = None  # None: there are no places for any
     graphs: GraphStats | None = None  # None: none are planned
+    sleep: SleepStats | None = None  # None: it cannot sleep
 
 
 class OutputBatch(msgspec.Struct, frozen=True, tag="outputs"):

@@ -228,6 +228,22 @@ class GraphReport:
 
 
 @runtime_checkable
+class Sleeps(Protocol):
+    """A set that can give the memory of weights and caches back, and take it again. No step runs in between."""
+
+    def sleep(self, *, keep_weights: bool) -> None:
+        """Gives back what caches, states and weights take; the content of caches and states is lost. keep_weights: that
+        of weights is copied to the host."""
+
+    def wake_weights(self, weights: Mapping[str, CanonicalWeight] | None) -> None:
+        """Takes memory for the weights again. weights: they are read from there; None if they were kept. Raises
+        ExecutableError if there is not enough."""
+
+    def wake_caches(self) -> None:
+        """Takes memory for caches and states again, without content. Raises ExecutableError like `wake_weights`."""
+
+
+@runtime_checkable
 class Graphed(Protocol):
     """A set that captures steps as graphs. It does so by itself while steps run; an idle engine asks for more."""
 

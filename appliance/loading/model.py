@@ -1,9 +1,10 @@
 """Loads a planned model: the family's decoder, its program and its weights, bound by a kernel set."""
 
+import functools
 import re
 import time
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from appliance.checkpoint.identity import checkpoint_identity
 from appliance.checkpoint.reader import TensorSource, open_tensors
 from appliance.kernels.execution import Execution
 from appliance.kernels.interface import Executable, KernelSet, Lending
+from appliance.kernels.layout import CanonicalWeight
 from appliance.kernels.packed_cache import MIN_BYTES, SPARE_BYTES, PackedCache
 from appliance.kernels.reports import WeightsReport
 from appliance.layers.adapters import Wanted, with_adapters
@@ -32,14 +34,18 @@ from appliance.models.describe import Described, describe
 from appliance.plan.types import EnginePlan
 from appliance.program.operators import StepProgram
 
+ReadWeights = Callable[[], AbstractContextManager[Mapping[str, CanonicalWeight]]]
+
 
 class LoadedModel(NamedTuple):
-    """A bound model. parts: the rows of logical weights that adapters change, where a rank has some only."""
+    """A bound model. parts: the rows of logical weights that adapters change, where a rank has some only. read_weights:
+    opens the checkpoint again."""
 
     executable: Executable
     weights: WeightsReport
     adapters: AdapterPlaces | None = None  # None: the plan has no places for adapters
     parts: Mapping[str, tuple[int, int]] = MappingProxyType({})
+    read_weights: ReadWeights | None = None
 
 
 class Lent(NamedTuple):
@@ -76,11 +82,22 @@ def load_model(
         packed = packed_cache(plan, facts, share.weights, cache)
         started = time.monotonic()
         executable = kernel_set.bind(share.program, share.weights, execution, packed, share.adapted)
+    again = functools.partial(_read_again, plan, facts, described, compiled, execution)
     if packed is not None and packed.report is not None:
-        return LoadedModel(executable, packed.report, places, share.parts)
+        return LoadedModel(executable, packed.report, places, share.parts, again)
     seconds, size = time.monotonic() - started, executable.memory_bytes.get("weights", 0)
     report = WeightsReport(origin="checkpoint", seconds=seconds, size_bytes=size, reason="they are not to be kept")
-    return LoadedModel(executable, report, places, share.parts)
+    return LoadedModel(executable, report, places, share.parts, again)
+
+
+@contextmanager
+def _read_again(
+    plan: EnginePlan, facts: ModelFacts, described: Described, compiled: CompiledDecoder, execution: Execution
+) -> Iterator[Mapping[str, CanonicalWeight]]:
+    """Opens the checkpoint of a model that was loaded. Raises like `load_model`."""
+    inventory = take_inventory(described, facts, plan.precision)
+    with _source(facts, described, plan.model.seed) as reader:
+        yield DecoderWeights(compiled, inventory, reader, execution.limits.max_model_len)
 
 
 def load_head(

@@ -39,6 +39,7 @@ from appliance.plan.pooling import described_pooling, plan_pooling
 from appliance.plan.precision import plan_precision
 from appliance.plan.screen import request_screen
 from appliance.plan.serving import plan_batch, plan_bench, plan_restart, plan_serving, plan_slo
+from appliance.plan.sleep import check_sleep
 from appliance.plan.speculation import plan_speculation, with_draft_model, with_drafts, with_states
 from appliance.plan.types import EnginePlan, PoolingPlan, SchedulerPlan, SpeculationPlan
 from appliance.spec import LoadedSpec
@@ -104,6 +105,7 @@ def run_passes(inputs: PlanInputs) -> Outcome:
     )
     planned = plan_memory(inputs, needs, ledger)
     check_compatibility(inputs, ledger)
+    check_sleep(inputs, chosen, parallel.tensor * parallel.pipeline, ledger)
     model = msgspec.structs.replace(
         plan_model(inputs, context, modelled, ledger),
         max_model_len=planned.max_model_len,

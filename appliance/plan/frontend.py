@@ -53,6 +53,7 @@ def plan_routes(inputs: PlanInputs) -> RoutesPlan:
         page=http.enable_page,
         tokenizer_info=http.enable_tokenizer_info_endpoint,
         server_load_tracking=http.enable_server_load_tracking,
+        sleep=inputs.spec.model.enable_sleep_mode,
         runtime_adapters=inputs.spec.lora is not None and inputs.spec.lora.allow_runtime_updating,
     )
 

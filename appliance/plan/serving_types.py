@@ -59,6 +59,7 @@ class RoutesPlan(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer_info: bool = False
     server_load_tracking: bool
     runtime_adapters: bool = False  # that load and unload adapters
+    sleep: bool = False  # that put the engine to sleep and wake it
 
 
 class KeyPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -119,6 +119,7 @@ class ModelPlan(msgspec.Struct, frozen=True, kw_only=True):
     experts: ExpertsPlan | None = None
     modelling: ModellingPlan | None = None  # None: our own decoder runs the model
     pooling: PoolingPlan | None = None  # None: it generates
+    sleep_mode: bool = False  # it may give its memory back on demand
     kept_layers: tuple[int, ...] | None = None  # what a drafting head reads (KeptStates); None: nothing is kept
 
     @property

@@ -17,6 +17,7 @@ from appliance.engine.messages import (
     UtilityRequest,
     UtilityResult,
 )
+from appliance.engine.sleep_messages import SleepLevel, SleepTag
 from appliance.plan.types import AdapterPlan
 from appliance.service.errors import RequestFailedError
 from appliance.service.link import EngineLink
@@ -45,6 +46,14 @@ class EngineCalls:
     async def call(self, method: UtilityMethod) -> msgspec.Raw:
         """Makes a utility call (see UtilityRequest). Raises RequestFailedError when the engine is gone or refuses."""
         return await self._ask(lambda call_id: UtilityRequest(call_id=call_id, method=method))
+
+    async def sleep(self, level: SleepLevel) -> msgspec.Raw:
+        """Puts the engine to sleep; returns a SleepStats. Raises RequestFailedError like `call`."""
+        return await self._ask(lambda call_id: UtilityRequest(call_id=call_id, method="sleep", level=level))
+
+    async def wake_up(self, tags: tuple[SleepTag, ...]) -> msgspec.Raw:
+        """Brings parts of a sleeping engine back, all without tags; returns a SleepStats. Raises like `call`."""
+        return await self._ask(lambda call_id: UtilityRequest(call_id=call_id, method="wake_up", tags=tags))
 
     async def change_adapters(self, adapters: tuple[AdapterPlan, ...]) -> None:
         """Makes the engine serve these adapters and no others. Raises RequestFailedError when it is gone or refuses;

@@ -21,6 +21,7 @@ from appliance.engine.messages import (
     UtilityMethod,
     UtilityResult,
 )
+from appliance.engine.sleep_messages import SleepLevel, SleepTag
 from appliance.plan.types import AdapterPlan, SchedulerPlan
 from appliance.service.calls import EngineCalls
 from appliance.service.errors import RequestFailedError
@@ -156,6 +157,14 @@ class EngineClient:
     async def call(self, method: UtilityMethod) -> msgspec.Raw:
         """Makes a utility call: see EngineCalls.call."""
         return await self._calls.call(method)
+
+    async def sleep(self, level: SleepLevel) -> msgspec.Raw:
+        """Puts the engine to sleep: see EngineCalls.sleep."""
+        return await self._calls.sleep(level)
+
+    async def wake_up(self, tags: tuple[SleepTag, ...]) -> msgspec.Raw:
+        """Wakes the engine: see EngineCalls.wake_up."""
+        return await self._calls.wake_up(tags)
 
     async def change_adapters(self, adapters: tuple[AdapterPlan, ...]) -> None:
         """Changes the set of served adapters: see EngineCalls.change_adapters."""

@@ -51,6 +51,7 @@ VALUES: dict[str, Other] = {
         ("level", "0"), ("cudagraph_mode", "PIECEWISE"), ("enforce_eager", "true"),
         ("cudagraph_capture_sizes", "[1, 2]"), ("max_cudagraph_capture_size", "16"), ("cuda_graph_sizes", "[32]"),
     )},
+    "model.enable_sleep_mode": Other("true", ("hardware.kernels.kernel_set=torch",)),
     "hardware.memory.swap_space": Other("1MiB"),
     "scheduler.preemption_mode": Other("recompute", ("hardware.memory.swap_space=1MiB",)),
     "decoding.override_generation_config": Other("{temperature: 0.5}"),

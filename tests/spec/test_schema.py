@@ -129,14 +129,14 @@ def test_names_are_unlike_only_where_they_mean_other_things() -> None:
 
 def test_what_this_version_refuses_is_not_suggested() -> None:
     model = deployment_schema()["definitions"]["ModelSection"]["properties"]
-    assert model["enable_sleep_mode"]["doNotSuggest"]
+    assert model["enable_prompt_embeds"]["doNotSuggest"]
     assert "doNotSuggest" not in model["source"]
 
 
 def test_each_field_stands_on_one_page() -> None:
     run, refused = reference_text(), refused_text()
     assert "| `source` |" in run
-    assert "| `enable_sleep_mode` |" in refused
-    assert "| `enable_sleep_mode` |" not in run
+    assert "| `enable_prompt_embeds` |" in refused
+    assert "| `enable_prompt_embeds` |" not in run
     assert "Not in this version" not in run
     assert run.count("\n| `") + refused.count("\n| `") == len(list(walk())) + len(SUMMARIES)

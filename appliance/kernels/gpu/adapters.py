@@ -86,6 +86,11 @@ class DeviceAdapters:
         """Returns what the adapter in a slot changes of a weight; None if it leaves it."""
         return self._slots[slot].get(weight)
 
+    def tensors(self) -> list[torch.Tensor]:
+        """Returns what all slots hold."""
+        changes = (change for slot in self._slots for change in slot.values())
+        return [part for change in changes for part in change if part is not None]
+
     def _copied(self, each: WeightChange) -> DeviceChange:
         arrays = (each.down, each.up, each.stretch, each.shift)
         return DeviceChange(*(None if array is None else self._floats(array) for array in arrays))

@@ -97,6 +97,13 @@ class StepGraphs:
                 return shape
         return None
 
+    def forget(self) -> None:
+        """Drops all graphs, whose tensors get other addresses; they are captured again like the first ones."""
+        self._replays.clear()
+        self._captured.clear()
+        self._steps.clear()
+        self._waiting = self._sizes.all()
+
     def _capture(self, segment: Segment, arrays: StepArrays) -> Replay:
         """Runs a segment, which compiles and loads its kernels, and then captures it."""
         most = self._limits.max_num_batched_tokens

@@ -28,6 +28,7 @@ from appliance.kernels.gpu.operators.table import implementation
 from appliance.kernels.gpu.parts import ON_TORCH, Parts, triton_parts
 from appliance.kernels.gpu.segments import Call
 from appliance.kernels.gpu.sizes import step_limits
+from appliance.kernels.gpu.sleeping import PutAway, refill, release, tensors_of
 from appliance.kernels.gpu.step import BoundModel, DeviceStep
 from appliance.kernels.interface import GraphReport, StepInputs, WeightChange
 from appliance.kernels.layout import CanonicalWeight
@@ -66,11 +67,12 @@ class GpuExecutable:
         matrices, vectors = program.matrices(), program.vectors()
         self._matrices: dict[str, DeviceMatrix] = {}
         self._vectors: dict[str, torch.Tensor] = {}
-        packs = {False: parts.pack, True: _float8_or(parts.pack)}
-        rounded = rounded_weights(program) if numerics.quantize_activations else frozenset()
+        self._packs = {False: parts.pack, True: _float8_or(parts.pack)}
+        self._rounded = rounded_weights(program) if numerics.quantize_activations else frozenset()
+        self._asleep: dict[str, PutAway] = {}  # "weights", "adapters", "caches"
         for name in weights:  # in this order, in which they are read ahead
             if name in matrices:
-                self._matrices[name] = load_matrix(name, weights, device, packs[name in rounded])
+                self._matrices[name] = load_matrix(name, weights, device, self._packs[name in self._rounded])
             elif name in vectors:
                 self._vectors[name] = load_vector(weights[name], device)
         self._caches = CacheMemory.of(program, execution, device)
@@ -148,6 +150,41 @@ class GpuExecutable:
             else:
                 self._graphs.run(arrays)
         return DeviceLogits(step.slot(self._program.logits))
+
+    @torch.inference_mode()
+    def sleep(self, *, keep_weights: bool) -> None:
+        self.cancel()
+        self._kept = None
+        self._device.wait()
+        self._graphs.forget()
+        adapters = () if self._adapters is None else self._adapters.tensors()
+        caches = [*tensors_of((self._caches.lanes, self._caches.caches)), *self._states]
+        self._asleep = {
+            "caches": PutAway(caches, keep=False),
+            "adapters": PutAway(adapters, keep=True),
+            "weights": PutAway(tensors_of((self._matrices, self._vectors)), keep=keep_weights),
+        }
+        release(self._device)
+
+    @says_failures
+    @torch.inference_mode()
+    def wake_weights(self, weights: Mapping[str, CanonicalWeight] | None) -> None:
+        for part in ("adapters", "weights"):
+            self._asleep[part].bring_back()
+        for name in weights or ():
+            assert weights is not None, "there are weights"
+            if name in self._matrices:
+                new = load_matrix(name, weights, self._device, self._packs[name in self._rounded])
+                refill(tensors_of(self._matrices[name]), tensors_of(new))
+            elif name in self._vectors:
+                refill([self._vectors[name]], [load_vector(weights[name], self._device)])
+        del self._asleep["adapters"], self._asleep["weights"]
+
+    @says_failures
+    @torch.inference_mode()
+    def wake_caches(self) -> None:
+        self._asleep["caches"].bring_back()
+        del self._asleep["caches"]
 
     def _launches(self, *, is_decode: bool) -> AbstractContextManager[None]:
         return nullcontext() if self._kit is None else self._kit.launches(is_decode=is_decode)

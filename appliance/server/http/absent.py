@@ -5,7 +5,6 @@ import re
 from appliance.server.http.routes import ROUTES, path_pattern
 
 _AUDIO = "models that hear or speak are not in this version"
-_SLEEP = "the engine of this version does not sleep; `appliance down` and `apply` free the machine"
 _REMOTE = "nothing of the engine can be called from outside"
 _REASONS: dict[str, str] = {
     "/embeddings|/embed": "the paths are /v1/embeddings and /v2/embed",
@@ -15,7 +14,6 @@ _REASONS: dict[str, str] = {
     "/v1/(assistants|threads|vector_stores|conversations|evals|containers|fine_tuning|uploads).*": (
         "of what is stored there are responses, files and batches here"
     ),
-    "/sleep|/wake_up|/is_sleeping": _SLEEP,
     "/collective_rpc|/server_info|/reset_(prefix|mm)_cache": _REMOTE,
     "/get_tokenizer_info": "the path is /tokenizer_info, where the spec enables it",
     "/redoc": "the reference is at /docs",
@@ -27,6 +25,8 @@ _SWITCHED = tuple((path_pattern(route.path), route.methods) for route in ROUTES)
 
 def _switch(path: str) -> str:
     """Returns the fields of the spec that decide whether a path is served."""
+    if path in ("/sleep", "/wake_up", "/is_sleeping"):
+        return "model.enable_sleep_mode, on GPUs"
     is_of_adapters = path.endswith(("load_lora_adapter", "/lora-adapters"))
     return "lora.allow_runtime_updating" if is_of_adapters else "endpoints.apis, endpoints.http"
 

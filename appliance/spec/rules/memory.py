@@ -91,7 +91,8 @@ def offload_needs_a_device(spec: DeploymentSpec) -> Findings:
 
 
 def sleep_needs_a_device(spec: DeploymentSpec) -> Findings:
-    if spec.model.enable_sleep_mode and spec.hardware.device == "cpu":
+    on_cpu = spec.hardware.device == "cpu" and spec.hardware.kernels.kernel_set == "auto"
+    if spec.model.enable_sleep_mode and on_cpu:
         yield Finding(
             path="model.enable_sleep_mode",
             value=True,

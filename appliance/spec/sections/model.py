@@ -169,7 +169,11 @@ class ModelSection(Section):
     tokenizer_revision: Text | None = field(None, "Branch, tag or commit of the tokenizer.")
     skip_tokenizer_init: bool = field(False, "No tokenizer: requests bring token ids and get token ids.")
     enable_prompt_embeds: bool = field(False, "Accept prompt embeddings in requests.", built=False)
-    enable_sleep_mode: bool = field(False, "Let the engine give its memory back on demand.", built=False)
+    enable_sleep_mode: bool = field(
+        False,
+        "Let the engine give its memory back on demand: `POST /sleep?level=1` keeps the weights on the host, level 2"
+        " nothing; `POST /wake_up?tags=weights&tags=kv_cache`, `GET /is_sleeping`. Only on GPUs.",
+    )
     chat_template: Text | None = field(
         None,
         "A path, a Jinja text, or a name: of one we ship, or of one of the tokenizer's. Default: the checkpoint's.",
