@@ -19,8 +19,18 @@ def plan_parallel(inputs: PlanInputs, ledger: Ledger) -> ParallelPlan:
         pipeline=ledger.take("parallel.pipeline", "parallelism.pipeline", spec.pipeline),
         data=ledger.take("parallel.data", "parallelism.data", spec.data),
         expert=spec.expert,
+        backend=_backend(inputs, ledger),
         distributed_timeout_s=float(spec.distributed_timeout),
     )
+
+
+def _backend(inputs: PlanInputs, ledger: Ledger) -> str:
+    spec = inputs.spec.parallelism
+    if spec.backend != "auto":
+        return ledger.take("parallel.backend", "parallelism.backend", spec.backend)
+    ranks = spec.tensor * spec.pipeline
+    backend, reason = ("uni", "one rank") if ranks == 1 else ("mp", "a process for each rank of this machine")
+    return ledger.decide("parallel.backend", backend, "computed", reason)
 
 
 def share_program(program: PlannedProgram, parallel: ParallelPlan, ledger: Ledger) -> PlannedProgram:

@@ -354,6 +354,7 @@ class ParallelPlan(msgspec.Struct, frozen=True, kw_only=True):
     pipeline: int
     data: int
     expert: bool
+    backend: str = "uni"  # how ranks are started; uni: there is one
     distributed_timeout_s: float = 60.0
 
 
