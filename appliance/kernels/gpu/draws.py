@@ -8,11 +8,13 @@ from appliance.kernels.sampling import SamplingBatch
 
 
 class DrawKind(NamedTuple):
-    """What decides the kernels of a draw: rows, and whether some row keeps a number of tokens, or a share."""
+    """What decides the kernels of a draw: rows, whether some row keeps a number of tokens, or a share, and whether all
+    take the largest logit."""
 
     num_rows: int
     by_count: bool
     by_mass: bool
+    is_greedy: bool
 
 
 class Draws(Protocol):

@@ -5,6 +5,7 @@ import torch
 
 from appliance.kernels.gpu.device import Device
 from appliance.kernels.gpu.draws import DrawKind
+from appliance.kernels.gpu.triton.argmax import argmax
 from appliance.kernels.gpu.triton.sampling import SamplerWorkspace, sample
 from appliance.kernels.sampling import SamplingBatch
 from appliance.program.device_memory import DRAW_CHUNKS, DRAW_COLUMN_BYTES
@@ -38,9 +39,14 @@ class DrawMemory:
             column.numpy()[:] = numbers.view(np.int64) if numbers.dtype == np.uint64 else numbers
         self._columns.copy_(self._staging, non_blocking=True)
         self._copied.record()
-        return DrawKind(batch.num_rows, bool((~drawn | (top_k > 0)).any()), bool((top_p < 1).any()))
+        by_count, by_mass = bool((~drawn | (top_k > 0)).any()), bool((top_p < 1).any())
+        return DrawKind(batch.num_rows, by_count, by_mass, is_greedy=not drawn.any())
 
     def run(self, logits: torch.Tensor, kind: DrawKind, out: torch.Tensor) -> None:
+        if kind.is_greedy:
+            largest, index = self._most.top[: kind.num_rows], self._most.counts.flatten()
+            argmax(logits, out, largest, index, largest.shape[1])
+            return
         seeds, positions, temperatures, top_ks, top_ps, least = self._views(self._columns, kind.num_rows)
         numbers = (temperatures, top_ks, top_ps, least, seeds, positions)
         sample(logits, *numbers, out, self._of(kind.num_rows), kind.by_count, kind.by_mass)

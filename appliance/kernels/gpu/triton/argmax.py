@@ -47,16 +47,21 @@ def argmax_end_kernel(largest, index, out, CHUNKS: tl.constexpr, PDL: tl.constex
 
 
 def argmax(
-    logits: torch.Tensor, out: torch.Tensor, largest: torch.Tensor, index: torch.Tensor, pdl: bool = False
+    logits: torch.Tensor,
+    out: torch.Tensor,
+    largest: torch.Tensor,
+    index: torch.Tensor,
+    chunks: int = CHUNKS,
+    pdl: bool = False,
 ) -> None:
     """out[r] = the id of the largest logit of row r, of equal ones the lowest.
 
     It is NO_TOKEN where a logit is NaN, or all are minus infinity. logits: a span [R, V]. out: int32
-    [R]. largest: f32 [R * CHUNKS] and index: int32 [R * CHUNKS], workspaces.
+    [R]. largest: f32 [R * chunks] and index: int32 [R * chunks], workspaces. chunks: programs of a row, a power of two.
     """
     rows, width = logits.shape
     launch(
-        argmax_part_kernel, (rows, CHUNKS), logits, largest, index, row_stride(logits), width,
-        triton.cdiv(width, CHUNKS), CHUNKS=CHUNKS, BLOCK=1024, num_warps=4, pdl=pdl,
+        argmax_part_kernel, (rows, chunks), logits, largest, index, row_stride(logits), width,
+        triton.cdiv(width, chunks), CHUNKS=chunks, BLOCK=1024, num_warps=4, pdl=pdl,
     )  # fmt: skip
-    launch(argmax_end_kernel, (rows,), largest, index, out, CHUNKS=CHUNKS, num_warps=1, pdl=pdl)
+    launch(argmax_end_kernel, (rows,), largest, index, out, CHUNKS=chunks, num_warps=1, pdl=pdl)
