@@ -47,7 +47,8 @@ def _heading(plan: EnginePlan) -> Iterator[str]:
     yield _row("plan", f"{plan.name}   engine {plan.engine_sha256[:12]}   serving {plan.serving_sha256[:12]}")
     yield _row("machine", f"{plan.hardware}, profile {plan.profile}")
     threads = f", {kernels.num_threads} threads" if plan.device == "cpu" else ""
-    yield _row("kernels", f"{kernels.kernel_set} ({kernels.support}){threads}")
+    alike = ", rows round alike in every batch" if kernels.batch_invariant and plan.device != "cpu" else ""
+    yield _row("kernels", f"{kernels.kernel_set} ({kernels.support}){threads}{alike}")
     yield _row("model", f"{model.architecture}, {model.format}, served as {', '.join(model.served_names)}")
     if model.format == "dummy":
         yield _row("weights", RANDOM_WEIGHTS)

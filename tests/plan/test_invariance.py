@@ -3,6 +3,7 @@
 import pytest
 
 from appliance.base.errors import SpecError
+from appliance.plan.render import render_text
 from tests.plan.checkpoints import from_config
 from tests.plan.machines import MODEL, decision, load, machine, plan, small_model
 
@@ -24,6 +25,8 @@ def test_a_gpu_is_where_that_is_asked_for() -> None:
     assert (plain.kernels.batch_invariant, asked.kernels.batch_invariant) == (False, True)
     assert "near ties" in decision(plain, "kernels.batch_invariant").reason
     assert "slower" in decision(asked, "kernels.batch_invariant").reason
+    told = [render_text(each).splitlines()[2] for each in (plain, asked)]
+    assert ["rows round alike" in each for each in told] == [False, True]
     sizes = [{item.name: item.size_bytes for item in each.memory[0].items} for each in (plain, asked)]
     assert sizes[0]["workspace"] < sizes[1]["workspace"], "products of all tokens leave shares"
     assert plain.engine_sha256 != asked.engine_sha256

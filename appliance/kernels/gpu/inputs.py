@@ -7,6 +7,7 @@ some sizes finds them where every later step of these sizes puts them.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 import torch
@@ -80,16 +81,22 @@ class _Array:
     shape: tuple[int, ...]
     padding: int | None = 0
 
-    @property
-    def size_bytes(self) -> int:
-        return 4 * int(np.prod(self.shape))
-
-    def store(self, memory: np.ndarray) -> None:
-        """Writes the padded array to bytes of that size."""
-        target = memory.view(np.int32).reshape(self.shape)
+    def store(self, target: np.ndarray) -> None:
+        """Writes the padded array to int32 memory of its shape."""
         if self.values.shape != self.shape and self.padding is not None:
             target.fill(self.padding)
         target[tuple(map(slice, self.values.shape))] = self.values
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Where arrays of some shapes lie: in the host's memory, and on the device by their names; and all of both."""
+
+    shapes: list[tuple[int, ...]]
+    host: list[np.ndarray]
+    device: dict[str, torch.Tensor]
+    staging: torch.Tensor
+    buffer: torch.Tensor
 
 
 class InputBuffer:
@@ -115,6 +122,7 @@ class InputBuffer:
         self._num_groups, self._tile_rows = num_groups, tuple(tile_rows)
         self._all_in_tiles = all_in_tiles
         self._copied = device.event()
+        self._layout = _Layout([], [], {}, self._staging, self._buffer)  # of the last step
 
     @property
     def size_bytes(self) -> int:
@@ -128,23 +136,37 @@ class InputBuffer:
         """
         shape = shape or StepShape.of(inputs)
         arrays = self._arrays_of(inputs, shape)
-        if sum(array.size_bytes + ALIGNMENT for array in arrays) > len(self._host):
-            raise StepError("the arrays of a step are larger than its limits allow")
+        layout = self._layout = self._lay_out(arrays)
         self._copied.wait()  # the host's memory is free again only then
-        placed: dict[str, torch.Tensor] = {}
-        end = 0
-        for array in arrays:
-            place = slice(end, end + array.size_bytes)
-            array.store(self._host[place])
-            placed[array.name] = self._buffer[place].view(torch.int32).view(array.shape)
-            end = -(-place.stop // ALIGNMENT) * ALIGNMENT
-        self._buffer[:end].copy_(self._staging[:end], non_blocking=True)
+        for array, target in zip(arrays, layout.host, strict=True):
+            array.store(target)
+        layout.buffer.copy_(layout.staging, non_blocking=True)
         self._copied.record()
+        placed = dict(layout.device)
         tiles = {rows: placed.pop(str(rows)) for rows in self._tile_rows}
         placed["sampled_rows"] = placed["sampled_rows"][: shape.num_rows]
         is_single = shape.is_decode or bool((np.diff(inputs.query_start) == 1).any())
         has_single = is_single and not self._all_in_tiles
         return StepArrays(inputs, shape, **placed, has_single=has_single, tiles=tiles)
+
+    def _lay_out(self, arrays: Sequence[_Array]) -> _Layout:
+        """Returns the places of arrays, which are those of the last step if these have the same shapes."""
+        shapes = [array.shape for array in arrays]
+        if shapes == self._layout.shapes:
+            return self._layout
+        sizes = [4 * prod(shape) for shape in shapes]
+        if sum(size + ALIGNMENT for size in sizes) > len(self._host):
+            raise StepError("the arrays of a step are larger than its limits allow")
+        places, end = [], 0
+        for size in sizes:
+            places.append(slice(end, end + size))
+            end = -(-(end + size) // ALIGNMENT) * ALIGNMENT
+        host = [self._host[place].view(np.int32).reshape(shape) for place, shape in zip(places, shapes, strict=True)]
+        device = {
+            array.name: self._buffer[place].view(torch.int32).view(array.shape)
+            for array, place in zip(arrays, places, strict=True)
+        }
+        return _Layout(shapes, host, device, self._staging[:end], self._buffer[:end])
 
     def _arrays_of(self, inputs: StepInputs, shape: StepShape) -> list[_Array]:
         """Returns the arrays by their fields of StepArrays, for the groups that the program has, in their order."""

@@ -58,7 +58,7 @@ def test_a_failure_ends_all_requests_with_its_reason(
     for _ in range(3):
         loop.step()
 
-    def fails(*_: object) -> None:
+    def fails(*_: object, **__: object) -> None:
         raise error
 
     if place == "operator":
