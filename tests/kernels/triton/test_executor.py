@@ -15,7 +15,8 @@ from tests.models.tiny import VOCAB_SIZE, make_tiny
 from tests.parity.harness import Driver, bind, execution_of, precision
 
 PROMPT = [int(token) for token in np.random.default_rng(3).integers(3, VOCAB_SIZE, 9)]
-FAMILIES = ("gemma2", "gpt-oss")  # windows and caps; sinks, biases and experts
+# Windows and caps; sinks, biases and experts; latent attention; the gated delta rule and short convolutions.
+FAMILIES = ("gemma2", "gpt-oss", "deepseek3", "qwen3_next")
 
 
 @pytest.fixture(scope="module")
