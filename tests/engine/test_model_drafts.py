@@ -129,6 +129,13 @@ def test_requests_that_keep_what_was_presumed_let_others_begin_at_once() -> None
     assert drafted[-1] >= 8 * 2
 
 
+def test_an_only_request_after_good_ones_drafts_as_much_at_once() -> None:
+    machine = Machine(draft=1.0)
+    assert max(run(machine, running(1), 8, cycles=4)) == 2, "nothing is known yet"
+    run(machine, running(1), 8, cycles=60)
+    assert run(machine, running(1), 8, cycles=2)[-1] >= 6
+
+
 def test_a_wild_request_is_presumed_to_be_unlike_the_others() -> None:
     """Its drafts are counted apart, so that they do not spoil what is known of calm ones."""
     machine = Machine(draft=3.0)

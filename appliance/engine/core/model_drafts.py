@@ -127,7 +127,7 @@ class ModelDrafts:
 
     def _begun(self, sequences: list[Sequence]) -> tuple[list[Sequence], bool]:
         """Returns those of the sequences that have shown how often drafts of them are right, and as many of the others
-        as may begin; and whether any has."""
+        as may begin; and whether any has, or is alone and follows others that kept what was presumed of them."""
         shown: list[Sequence] = []
         others: list[Sequence] = []
         for each in sequences:
@@ -135,7 +135,7 @@ class ModelDrafts:
             (shown if has_shown else others).append(each)
         others.sort(key=self._behind)
         trust = max((self._rates.trust(self._kind(each)) for each in others), default=0)
-        return shown + others[:trust], bool(shown)
+        return shown + others[:trust], bool(shown) or (trust > 1 and len(sequences) == 1)
 
     def _may_learn(self, sequences: list[Sequence], num_running: int) -> bool:
         """Returns whether there is time to draft for sequences to learn from it; takes the time."""
