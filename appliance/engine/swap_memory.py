@@ -7,7 +7,7 @@ from zlib import crc32
 import numpy as np
 
 from appliance.engine.step import BlockMove, Moved
-from appliance.kernels.interface import Executable, Moves
+from appliance.kernels.interface import BlockMover, Executable, Moves
 
 
 class SwapMemory:
@@ -20,8 +20,9 @@ class SwapMemory:
 
     def __init__(self, executable: Executable, num_places: int) -> None:
         assert isinstance(executable, Moves), "the plan swaps only where the kernel set can move blocks"
-        self._mover = executable.mover()
-        self._places = np.zeros((num_places, self._mover.block_bytes or self._mover.state_bytes), np.uint8)
+        self._executable: Moves = executable
+        mover = executable.mover()
+        self._places = np.zeros((num_places, mover.block_bytes or mover.state_bytes), np.uint8)
         self._checksums = [0] * num_places
 
     @property
@@ -30,32 +31,33 @@ class SwapMemory:
 
     def move(self, stores: Iterable[BlockMove], loads: Iterable[BlockMove]) -> Moved:
         """Stores, then loads. Of a row of which a place has changed since it was stored, nothing is loaded."""
+        mover = self._executable.mover()  # anew: a set that slept has other memory
         started = time.perf_counter()
         num_stored, num_loaded, unloaded = 0, 0, set[int]()
         for move in stores:
-            self._store(move)
+            self._store(move, mover)
             num_stored += move.num_places
         stored = time.perf_counter()
         for move in loads:
             num_loaded += move.num_places
-            if not self._load(move):
+            if not self._load(move, mover):
                 unloaded.add(move.row)
         ended = time.perf_counter()
         return Moved(num_stored, stored - started, num_loaded, ended - stored, frozenset(unloaded))
 
-    def _store(self, move: BlockMove) -> None:
-        self._mover.store_blocks(move.blocks, self._places, move.places)
+    def _store(self, move: BlockMove, mover: BlockMover) -> None:
+        mover.store_blocks(move.blocks, self._places, move.places)
         if move.state is not None:
-            self._put_state(self._mover.stored_state(move.state), move.state_places)
+            self._put_state(mover.stored_state(move.state), move.state_places)
         for place in (*move.places, *move.state_places):
             self._checksums[place] = crc32(self._places[place])
 
-    def _load(self, move: BlockMove) -> bool:
+    def _load(self, move: BlockMove, mover: BlockMover) -> bool:
         if any(crc32(self._places[place]) != self._checksums[place] for place in (*move.places, *move.state_places)):
             return False
-        self._mover.load_blocks(move.blocks, self._places, move.places)
+        mover.load_blocks(move.blocks, self._places, move.places)
         if move.state is not None:
-            self._mover.load_state(move.state, self._places[list(move.state_places)].reshape(-1))
+            mover.load_state(move.state, self._places[list(move.state_places)].reshape(-1))
         return True
 
     def _put_state(self, state: np.ndarray, places: Sequence[int]) -> None:

@@ -52,6 +52,12 @@ def test_a_route_that_is_switched_off_says_so(tmp_path: Path) -> None:
         assert unknown["code"] == "unknown_path"
 
 
+def test_a_method_that_is_switched_off_says_so(http: httpx.Client) -> None:
+    refused = http.post("/lora-adapters", json=[])
+    assert refused.status_code == 405
+    assert "it is switched off here (lora.allow_runtime_updating)" in refused.json()["error"]["message"]
+
+
 def test_tokenize_a_prompt(http: httpx.Client) -> None:
     answer = http.post("/tokenize", json={"prompt": "hello world", "return_token_strs": True}).json()
     assert answer["tokens"] == encode("hello world")

@@ -33,10 +33,10 @@ class Misses:
         message = f"{method[:_SHOWN_METHOD]} {path[:_SHOWN_PATH]}: {str(found.detail).lower()}"
         if found.status_code == 405:
             allowed = self.methods(path)
-            headers = {"Allow": ", ".join(allowed)}
-            return ApiError(
-                405, f"{message}; there is {' and '.join(allowed)}", code="method_not_allowed", headers=headers
-            )
+            message += f"; there is {' and '.join(allowed)}"
+            if (reason := reason_for_absence(method, path)) is not None:
+                message += f", and {reason}"
+            return ApiError(405, message, code="method_not_allowed", headers={"Allow": ", ".join(allowed)})
         if found.status_code != 404:
             return ApiError(found.status_code, message, headers=found.headers)
         if (reason := reason_for_absence(method, path)) is not None:
