@@ -83,8 +83,8 @@ class GpuExecutable:
         make = parts.make_kit
         self._kit = None if make is None else make(programs, execution, dtype, self._vectors, device)
         is_by_rows = numerics.batch_invariant and self._kit is None and not device.is_gpu
-        self._calls = calls_of(program, parts, is_by_rows=is_by_rows)
-        self._adapted_calls = [] if adapted is None else calls_of(adapted, parts, is_by_rows=is_by_rows)
+        self._calls = calls_of(program, parts, self._matrices, is_by_rows=is_by_rows)
+        self._adapted_calls = [] if adapted is None else calls_of(adapted, parts, self._matrices, is_by_rows=is_by_rows)
         tile_rows = () if self._kit is None else self._kit.tile_rows
         self._inputs = InputBuffer(
             limits,
@@ -294,12 +294,14 @@ class GpuExecutable:
         del self._arena, self._bound, self._sampler, self._kept, self._kit, self._ahead, self._graphs
 
 
-def calls_of(program: StepProgram, parts: Parts, *, is_by_rows: bool) -> list[Call]:
+def calls_of(
+    program: StepProgram, parts: Parts, matrices: Mapping[str, DeviceMatrix], *, is_by_rows: bool
+) -> list[Call]:
     """Returns the operators of a program, each with the function that runs it."""
     calls = [(implementation(type(op), parts.table), op) for op in program.operators]
     if is_by_rows:
         return [(one_by_one(run, op), op) for run, op in calls]
-    return calls if parts.fuse is None else parts.fuse(calls)
+    return calls if parts.fuse is None else parts.fuse(calls, matrices, program.kept)
 
 
 def rounded_weights(program: StepProgram) -> frozenset[str]:

@@ -1,7 +1,7 @@
 """What may be exchanged in the executor: who runs an operator, the form of quantized weights, and what these need."""
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
@@ -15,6 +15,7 @@ from appliance.kernels.gpu.operators.table import Run
 from appliance.kernels.gpu.segments import Call
 from appliance.program.operators import Operator, StepProgram
 from appliance.program.routing import Experts
+from appliance.program.slots import Slot
 
 
 class Kit(Protocol):
@@ -50,6 +51,12 @@ class MakeKit(Protocol):
     ) -> Kit: ...
 
 
+class Fuse(Protocol):
+    def __call__(
+        self, calls: list[Call], matrices: Mapping[str, DeviceMatrix], kept: Slot | None = None
+    ) -> list[Call]: ...
+
+
 class Parts(NamedTuple):
     """table: who runs an operator in place of torch. pack: the form of a quantized matrix. fuse: makes one call of
     neighbours."""
@@ -57,7 +64,7 @@ class Parts(NamedTuple):
     table: Mapping[type[Operator], Run]
     pack: Pack | None
     make_kit: MakeKit | None
-    fuse: Callable[[list[Call]], list[Call]] | None = None
+    fuse: Fuse | None = None
 
 
 ON_TORCH = Parts({}, None, None)

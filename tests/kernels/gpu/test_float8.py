@@ -10,7 +10,7 @@ from appliance.kernels.gpu.float8 import to_float8
 from appliance.kernels.gpu.kernel_set import GpuExecutable, GpuKernelSet
 from appliance.kernels.layout import CanonicalWeight, Layout
 from appliance.kernels.reference.weights import dequantize
-from appliance.program.operators import Linear
+from appliance.program.operators import Linear, RmsNorm
 from tests.kernels.harness import Graph, batch_step, execution_of, logits_of, whole
 
 COLUMNS = 80
@@ -41,6 +41,21 @@ def test_products(features: int, with_triton: bool) -> None:
     for count in (1, 3, 50):
         got = logits_of(executable, batch_step([list(range(count))], [0], [[0, 1, 2, 3]], 16))
         np.testing.assert_allclose(got, want[:count], rtol=1e-5, atol=1e-5 * np.abs(want[:count]).max())
+
+
+def test_norms_before_products() -> None:
+    """By torch, and by the kernel of the norm, which rounds its result: the same."""
+    rng, found = np.random.default_rng(6), []
+    inputs, weight = rng.standard_normal((64, COLUMNS)).astype(np.float32), float8_weight(rng, 48)
+    for with_triton in (False, True):
+        graph = Graph()
+        x, normed, out = graph.given(inputs), graph.slot(COLUMNS), graph.slot(48)
+        graph.add(RmsNorm(x, None, normed, 1e-6), Linear(whole(normed), graph.weight(weight), whole(out)))
+        kernel_set = GpuKernelSet("torch", with_triton)
+        executable = kernel_set.bind(graph.program(out), graph.weights, execution_of(64, quantize=True))
+        found.append([logits_of(executable, batch_step([list(range(n))], [0], [[0, 1, 2, 3]], 16)) for n in (2, 40)])
+    for want, got in zip(*found, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5 * np.abs(want).max())
 
 
 def test_rounding_is_off_unless_it_is_planned() -> None:

@@ -61,6 +61,7 @@ def coded(kv_heads: int, dim: int, value_dim: int | None, dtype: torch.dtype) ->
 def _norms(arch: str) -> None:
     norm(meta(16, 4096), meta(4096, dtype=_F32), None, meta(16, 4096), 1e-5, residual=meta(16, 4096))
     norm(meta(4, 16, 4096, dtype=_F32), meta(4096, dtype=_F32), None, meta(16, 4096), 1e-5, residual=meta(16, 4096))
+    norm(meta(16, 4096), None, None, meta(16, 4096), 1e-5, residual=meta(16, 4096), rounds=True)
     norm(meta(16, 896), meta(896, dtype=_F32), meta(896, dtype=_F32), meta(16, 896), 1e-5, "layer")
     head_norm(meta(16, 32 * 128), meta(128, dtype=_F32), None, meta(16, 32 * 128), 32, 1e-6)
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from appliance.kernels.gpu.float8 import to_float8
 from appliance.kernels.gpu.triton.norm import head_norm, norm
 from appliance.program.operators import HeadNorm, LayerNorm, RmsNorm
 from appliance.program.record import NormKind
@@ -60,3 +61,14 @@ def test_head_norm(kind: NormKind, heads: int, dim: int, by_head: bool, has_bias
     head_norm(got, step.weights["weight"], step.weights["bias"] if has_bias else None, got, heads, 1e-6, kind, by_head)
     assert_near(got, step.buffers[0], dtype)
     assert rest_of(got).isnan().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_norm_may_round_its_result(dtype: torch.dtype) -> None:
+    x, plain = random(1, 3, 70, dtype=dtype), torch.empty(3, 70, dtype=dtype)
+    got = span_of(torch.zeros(3, 70, dtype=dtype))
+    norm(x, None, None, plain, 1e-6)
+    norm(x, None, None, got, 1e-6, rounds=True)
+    codes, scales = to_float8(plain)
+    assert torch.equal(got.float(), codes.float() * scales)
+    assert not torch.equal(got, plain)

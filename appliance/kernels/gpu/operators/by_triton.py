@@ -47,16 +47,18 @@ def _tensors(cache: PagedCache) -> KvTensors:
     return KvTensors(cache.keys, cache.values if cache.has_values else None, cache.key_scales, cache.value_scales)
 
 
-def rms_norm(op: ops.RmsNorm, step: DeviceStep) -> None:
+def rms_norm(op: ops.RmsNorm, step: DeviceStep, *, rounds: bool = False) -> None:
+    """rounds: to FP8, for the products that alone read the result."""
     residual = None if op.residual is None else step.slot(op.residual)
     weight = _vector(op.weight, step)
-    norms.norm(step.slot(op.x), weight, None, step.slot(op.out), op.eps, "rms", residual, op.scale)
+    norms.norm(step.slot(op.x), weight, None, step.slot(op.out), op.eps, "rms", residual, op.scale, rounds)
 
 
-def layer_norm(op: ops.LayerNorm, step: DeviceStep) -> None:
+def layer_norm(op: ops.LayerNorm, step: DeviceStep, *, rounds: bool = False) -> None:
+    """rounds: as in rms_norm."""
     residual = None if op.residual is None else step.slot(op.residual)
     weight, bias = _vector(op.weight, step), _vector(op.bias, step)
-    norms.norm(step.slot(op.x), weight, bias, step.slot(op.out), op.eps, "layer", residual, op.scale)
+    norms.norm(step.slot(op.x), weight, bias, step.slot(op.out), op.eps, "layer", residual, op.scale, rounds)
 
 
 def head_norm(op: ops.HeadNorm, step: DeviceStep) -> None:
@@ -103,14 +105,14 @@ def paged_attention(op: ops.PagedAttention, step: DeviceStep) -> None:
         )  # fmt: skip
 
 
-def linear(op: ops.Linear, step: DeviceStep) -> None:
-    """Products of many rows are the vendor's library's."""
+def linear(op: ops.Linear, step: DeviceStep, *, is_rounded: bool = False) -> None:
+    """Products of many rows are the vendor's library's. is_rounded: the rows of x are numbers of FP8 already."""
     rows = len(step.slot(op.x.slot))
     if rows == 0:
         return
     matrix, kit = step.bound.matrices[op.weight], _kit(step)
     if isinstance(matrix, Float8Matrix):
-        _float8_linear(op, matrix, step)
+        _float8_linear(op, matrix, step, is_rounded=is_rounded)
         return
     if isinstance(matrix, PackedMatrix):
         kernel, tile = choose_quantized(matrix.packed, rows, kit.arch, kit.num_processors, kit.batch_invariant)
@@ -141,7 +143,7 @@ def _few_rows(
         quantized_rows(x, packed, out, *rest, parts)
 
 
-def _float8_linear(op: ops.Linear, matrix: Float8Matrix, step: DeviceStep) -> None:
+def _float8_linear(op: ops.Linear, matrix: Float8Matrix, step: DeviceStep, *, is_rounded: bool) -> None:
     """Rows are rounded whatever their number, so a row gives what it gives alone: many as codes for the library, few as
     the numbers that these are."""
     x, kit, packed = step.span(op.x), _kit(step), packed_float8(matrix)
@@ -152,8 +154,10 @@ def _float8_linear(op: ops.Linear, matrix: Float8Matrix, step: DeviceStep) -> No
         round_rows(x, codes, scales)
         dense.store_product(op, product(codes.view(E4M3), scales[:, None], matrix, x.dtype), step)
         return
-    rounded, parts = kit.rounded(rows, columns), kit.parts(tile.splits, rows, op.out.width)
-    round_rows(x, rounded)
+    rounded, parts = x, kit.parts(tile.splits, rows, op.out.width)
+    if not is_rounded:
+        rounded = kit.rounded(rows, columns)
+        round_rows(x, rounded)
     rest = (tile, _vector(op.bias, step), op.activation, op.accumulate)
     _few_rows(kernel, rounded, packed, step.span(op.out), rest, parts)
 

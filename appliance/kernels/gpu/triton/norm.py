@@ -5,6 +5,7 @@ import triton
 import triton.language as tl
 
 from appliance.kernels.gpu.triton.launch import after_previous, launch, power_of_two, row_stride
+from appliance.kernels.gpu.triton.rounding import rounded_rows
 from appliance.program.record import NormKind
 
 _HEAD_TILE = 4096  # numbers that one program of a head norm holds
@@ -22,7 +23,7 @@ def normed(v, is_live, width, eps, LAYER: tl.constexpr):
 def norm_kernel(
     x, residual, weight, bias, out, x_stride, residual_stride, out_stride, part_stride, width, eps, scale,
     PARTS: tl.constexpr, RESIDUAL: tl.constexpr, WEIGHT: tl.constexpr, BIAS: tl.constexpr, LAYER: tl.constexpr,
-    BLOCK: tl.constexpr, PDL: tl.constexpr,
+    ROUND: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One program a row."""
     row = tl.program_id(0).to(tl.int64)
@@ -45,6 +46,8 @@ def norm_kernel(
         y *= gain
     if BIAS:
         y += tl.load(bias + column, mask=is_live, other=0.0).to(tl.float32)
+    if ROUND:
+        y = rounded_rows(tl.where(is_live, y.to(out.dtype.element_ty).to(tl.float32), 0.0))
     tl.store(out + row * out_stride + column, y.to(out.dtype.element_ty), mask=is_live)
 
 
@@ -80,12 +83,13 @@ def norm(
     kind: NormKind = "rms",
     residual: torch.Tensor | None = None,
     scale: float = 1.0,
+    rounds: bool = False,
     pdl: bool = False,
 ) -> None:
     """Norms rows as RmsNorm and LayerNorm do; with `residual`, first residual += scale * x in place.
 
     x: a span [rows, D], or f32 [parts, rows, D] of a split product, which is summed on the way. out, residual: spans
-    [rows, D]; out may be x. weight, bias: [D].
+    [rows, D]; out may be x. weight, bias: [D]. rounds: the result is rounded to e4m3, a scale a row (rounding.py).
     """
     parts, part_stride = (x.shape[0], x.stride(0)) if x.dim() == 3 else (1, 0)
     rows, width = out.shape
@@ -94,7 +98,7 @@ def norm(
         out if bias is None else bias, out, row_stride(x[0] if x.dim() == 3 else x),
         0 if residual is None else row_stride(residual), row_stride(out), part_stride, width, eps, scale,
         PARTS=parts, RESIDUAL=residual is not None, WEIGHT=weight is not None, BIAS=bias is not None,
-        LAYER=kind == "layer", BLOCK=power_of_two(width), num_warps=8 if width > 2048 else 4, pdl=pdl,
+        LAYER=kind == "layer", ROUND=rounds, BLOCK=power_of_two(width), num_warps=8 if width > 2048 else 4, pdl=pdl,
     )  # fmt: skip
 
 

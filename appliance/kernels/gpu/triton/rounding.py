@@ -21,6 +21,21 @@ def e4m3_codes(x):
 
 
 @triton.jit
+def power_scale(most):
+    """Returns the exponent (of f32, with its bias) of the least power of two that brings `most` to 448 at most."""
+    exponent = (tl.div_rn(most, most * 0.0 + 448.0).to(tl.int32, bitcast=True) + 0x7FFFFF) >> 23
+    return tl.minimum(tl.maximum(exponent, 27), 227)
+
+
+@triton.jit
+def rounded_rows(x):
+    """x f32 [rows, columns], zero beyond a row -> the numbers that its codes are."""
+    exponent = power_scale(tl.max(tl.abs(x), 1))[:, None]
+    codes = e4m3_codes(x * ((254 - exponent) << 23).to(tl.float32, bitcast=True))
+    return decode(codes, codes, 0, 8, 3, 0) * (exponent << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def round_rows_kernel(
     x, out, scales, x_stride, out_stride, width, CODES: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
 ):  # fmt: skip
@@ -30,9 +45,7 @@ def round_rows_kernel(
     is_live = column < width
     after_previous(PDL)
     v = tl.load(x + row * x_stride + column, mask=is_live, other=0.0).to(tl.float32)
-    most = tl.div_rn(tl.max(tl.abs(v), 0), 448.0)
-    exponent = (most.to(tl.int32, bitcast=True) + 0x7FFFFF) >> 23
-    exponent = tl.minimum(tl.maximum(exponent, 27), 227)
+    exponent = power_scale(tl.max(tl.abs(v), 0))
     codes = e4m3_codes(v * ((254 - exponent) << 23).to(tl.float32, bitcast=True))
     scale = (exponent << 23).to(tl.float32, bitcast=True)
     if CODES:
