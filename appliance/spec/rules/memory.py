@@ -27,12 +27,12 @@ def kv_cache_is_not_empty(spec: DeploymentSpec) -> Findings:
 
 def block_size_fits_device(spec: DeploymentSpec) -> Findings:
     size, device = spec.cache.block_size, spec.hardware.device
-    if device in ("cuda", "rocm") and isinstance(size, int) and size > 32:
+    if device in ("cuda", "rocm") and isinstance(size, int) and size < 16:
         yield Finding(
             path="cache.block_size",
             value=size,
-            message=f"{device} kernels take blocks of at most 32 tokens",
-            allowed="auto, 1, 8, 16 or 32",
+            message=f"{device} kernels take blocks of at least 16 tokens",
+            allowed="auto, 16, 32, 64 or 128",
             hint="remove cache.block_size",
         )
 
