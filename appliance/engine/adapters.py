@@ -10,6 +10,7 @@ import numpy as np
 
 from appliance.base.errors import ApplianceError
 from appliance.checkpoint.adapter import read_adapter
+from appliance.engine.adapter_stacks import is_stack, parts_of, stacked
 from appliance.kernels.interface import WeightChange
 from appliance.loading.adapters import load_adapter
 from appliance.models.adapter_places import AdapterPlaces
@@ -65,7 +66,9 @@ class AdapterStore:
         return self._kept[sha256]
 
     def maps(self, sha256: str) -> Mapping[str, WeightChange]:
-        """Returns what an adapter adds, by logical weight."""
+        """Returns what an adapter adds, or the adapters of a stack together, by logical weight."""
+        if is_stack(sha256):
+            return stacked(parts_of(sha256), self.maps, self._dtype)
         return self._kept[sha256].maps
 
     def keep_only(self, digests: Collection[str]) -> None:

@@ -174,6 +174,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate",
     is_streamed: bool = True  # the client reads tokens as they come, so that steps are kept short
     adapter: str | None = None  # the name of a served adapter; None: the model alone
     adapter_scale: float | None = None  # in place of the adapter's own; 0 is the model alone
+    stacked: tuple[tuple[str, float | None], ...] = ()  # further adapters that add to the first, and scales as its own
 
 
 class AbortRequest(msgspec.Struct, frozen=True, tag="abort", omit_defaults=True):

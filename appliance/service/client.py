@@ -226,6 +226,7 @@ class EngineClient:
                 is_streamed=is_streamed,
                 adapter=request.adapter,
                 adapter_scale=request.adapter_scale,
+                stacked=request.stacked,
             )
         )
 

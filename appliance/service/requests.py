@@ -33,6 +33,7 @@ class TextRequest:
     cache_salt: str | None = None
     adapter: str | None = None  # the name of a served adapter; None: the model alone
     adapter_scale: float | None = None  # in place of the adapter's own
+    stacked: tuple[tuple[str, float | None], ...] = ()  # further adapters that add to the first
     second_segment: int | None = None  # where tokens of type 1 begin, in a model whose tokens have types
 
 

@@ -141,6 +141,17 @@ def test_a_request_chooses_an_adapter_with_a_scale(deployment: Deployment) -> No
         assert answer.json()["error"]["param"] == param
 
 
+def test_a_request_has_several_adapters(deployment: Deployment) -> None:
+    deployment.apply(BOTH)
+    alone = {name: deployment.text(name) for name in ("base", "a", "b")}
+    together = deployment.text("base", lora=[{"name": "a"}, {"name": "b"}])
+    assert together not in alone.values()
+    assert deployment.text("b", lora=[{"name": "b"}, {"name": "a"}]) == together, "their order does not matter"
+    assert deployment.text("base", lora=[{"name": "a"}, {"name": "b", "scale": 0.0}]) == alone["a"]
+    assert deployment.text("base", lora=[{"name": "a"}, {"name": "b", "scale": -1.0}]) != together
+    assert {name: deployment.text(name) for name in alone} == alone
+
+
 def test_scales_of_all_adapters_are_set_as_llama_cpp_does(deployment: Deployment) -> None:
     base, whole = deployment.text("base"), deployment.text("a")
 

@@ -1,17 +1,18 @@
 """The adapters that are served, and which of them are in the slots of the executable."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from appliance.engine.adapter_messages import AdapterStats
+from appliance.engine.adapter_stacks import StackPart, digests_of, stack_digest
 from appliance.engine.messages import ErrorKind
 from appliance.engine.refusal import Refusal
 from appliance.program.adapters import num_adapter_slots
 
 
 class ServedAdapter(NamedTuple):
-    """Names an adapter by its content. `scale` multiplies all that it adds to the model."""
+    """Names an adapter, or a stack of them, by its content. `scale` multiplies all that it adds to the model."""
 
     sha256: str
     scale: float = 1.0
@@ -50,16 +51,24 @@ class AdapterSlots:
         """Serves these adapters from now on. Open requests keep the adapters that they have."""
         self.served, self.pinned = served, frozenset(pinned)
 
-    def find(self, name: str | None, scale: float | None = None) -> ServedAdapter | None:
-        """Returns the adapter of a name, with another scale if one is given; None for none, and for the scale 0.
-        Raises Refusal if it is not served."""
+    def find(
+        self, name: str | None, scale: float | None = None, also: Sequence[tuple[str, float | None]] = ()
+    ) -> ServedAdapter | None:
+        """Returns the adapter of a name, with another scale if one is given; None for none, and for the scale 0. also:
+        further names and scales, with which it makes a stack. Raises Refusal if one is not served."""
         if name is None:
             return None
+        chosen = [found for each in ((name, scale), *also) if (found := self._find(*each)).scale]
+        if len(chosen) < 2:
+            return chosen[0] if chosen else None
+        parts = sorted(StackPart(each.sha256, each.scale) for each in chosen)
+        return ServedAdapter(stack_digest(parts), name=chosen[0].name)
+
+    def _find(self, name: str, scale: float | None) -> ServedAdapter:
         found = self.served.get(name)
         if found is None:
             raise Refusal(ErrorKind.NOT_FOUND, "model", f"the adapter {name!r} is not served")
-        chosen = found if scale is None else found._replace(scale=scale)
-        return chosen if chosen.scale else None
+        return found if scale is None else found._replace(scale=scale)
 
     def can_take(self, adapter: ServedAdapter | None, *, is_check: bool = False) -> bool:
         """Returns whether a sequence with this adapter may start to run."""
@@ -109,13 +118,14 @@ class AdapterSlots:
     def needed(self) -> set[str]:
         """Returns the digests that are served, or that open sequences have."""
         checked = set() if self._checked is None else {self._checked}
-        return {each.sha256 for each in self.served.values()} | self._users.keys() | self._waiting.keys() | checked
+        used = {part for digest in (*self._users, *self._waiting) for part in digests_of(digest)}
+        return {each.sha256 for each in self.served.values()} | used | checked
 
     def drop_unneeded(self) -> list[int]:
         """Empties the slots of adapters that are needed no longer, and returns these slots. Called between steps."""
         assert not self._puts, "what a step was to put has been reported"
         needed = self.needed()
-        dropped = [self._slots.pop(digest) for digest in list(self._slots) if digest not in needed]
+        dropped = [self._slots.pop(digest) for digest in list(self._slots) if not digests_of(digest) <= needed]
         self._free += dropped
         return dropped
 

@@ -66,7 +66,7 @@ class Scheduler:
         if limit is not None and waiting >= limit:
             raise Refusal(ErrorKind.OVERLOADED, None, f"{waiting} sequences wait; the limit is {limit}")
         request = self._factory.create(
-            client, message, grammar, books.adapters.find(message.adapter, message.adapter_scale)
+            client, message, grammar, books.adapters.find(message.adapter, message.adapter_scale, message.stacked)
         )
         request.queued_at = self._clock()
         books.open(request)

@@ -1,4 +1,4 @@
-"""The adapter of a request: the one that `model` names, or that `lora` chooses with a scale."""
+"""The adapters of a request: the one that `model` names, or those that `lora` chooses with their scales."""
 
 import math
 from typing import Final, TypedDict
@@ -12,59 +12,72 @@ MAX_SCALE: Final = 100.0
 
 
 class Chosen(TypedDict):
-    """The fields of a TextRequest that say its adapter."""
+    """The fields of a TextRequest that say its adapters."""
 
     adapter: str | None
     adapter_scale: float | None
+    stacked: tuple[tuple[str, float | None], ...]
 
 
 async def choose_adapter(state: ServerState, fields: GenerationFields) -> Chosen:
-    """Returns the adapter of a request whose `model` is served. Raises ApiError."""
+    """Returns the adapters of a request whose `model` is served. Raises ApiError."""
     named = state.adapter_of(fields.model)
     if not fields.lora:
-        return Chosen(adapter=named, adapter_scale=None)
+        return Chosen(adapter=named, adapter_scale=None, stacked=())
     if not state.plan.serving.adapters.request_scale:
-        message = "requests may not choose scales of adapters here; hint: lora.allow_request_scale"
+        message = "requests may not choose adapters and their scales here; hint: lora.allow_request_scale"
         raise invalid("lora", message, "not_allowed")
-    if len(fields.lora) > 1:
-        message = f"lora names {len(fields.lora)} adapters, and a request has one in this version"
-        raise invalid("lora", message, "unsupported_value")
-    [choice] = fields.lora
-    name = await _name(state, choice)
-    if named not in (None, name):
-        raise invalid("lora[0].name", f"lora chooses {name!r}, and model names {named!r}", "invalid_value")
-    return Chosen(adapter=name, adapter_scale=_scale(choice))
+    chosen = [(await _name(state, choice, at), _scale(choice, at)) for at, choice in enumerate(fields.lora)]
+    names = [name for name, _ in chosen]
+    if len({*names}) < len(names):
+        raise invalid("lora", "an adapter is named twice", "invalid_value")
+    if named is not None and named not in names:
+        raise invalid("lora[0].name", f"lora chooses {names[0]!r}, and model names {named!r}", "invalid_value")
+    _check_rank(state, names)
+    (name, scale), *others = chosen
+    return Chosen(adapter=name, adapter_scale=scale, stacked=tuple(others))
 
 
-async def _name(state: ServerState, choice: LoraChoice) -> str:
+def _check_rank(state: ServerState, names: list[str]) -> None:
+    """Raises ApiError if adapters together have a higher rank than a slot."""
+    adapters = state.plan.adapters
+    if adapters is None or len(names) < 2:
+        return
+    rank = sum(each.rank for each in adapters.served if each.name in names)
+    if rank > adapters.max_rank:
+        message = f"these adapters have rank {rank} together, and slots are for {adapters.max_rank} (lora.max_rank)"
+        raise invalid("lora", message, "invalid_value")
+
+
+async def _name(state: ServerState, choice: LoraChoice, at: int) -> str:
     served = () if state.plan.adapters is None else state.plan.adapters.served
     if (choice.name is None) == (choice.id is None):
-        raise invalid("lora[0]", "an adapter is chosen by its name or by its id", "invalid_value")
+        raise invalid(f"lora[{at}]", "an adapter is chosen by its name or by its id", "invalid_value")
     if choice.id is not None:
-        name = _of_id(served, choice.id)
+        name = _of_id(served, choice.id, at)
     else:
         assert choice.name is not None
         name = choice.name
     if name in state.plan.model.served_names:
-        raise invalid("lora[0].name", f"{name!r} is the base model's name", "invalid_value")
+        raise invalid(f"lora[{at}].name", f"{name!r} is the base model's name", "invalid_value")
     try:
         await state.find_model(name)
     except ApiError as error:
-        error.param = "lora[0].name"
+        error.param = f"lora[{at}].name"
         raise
     return name
 
 
-def _of_id(served: tuple[AdapterPlan, ...], number: int) -> str:
+def _of_id(served: tuple[AdapterPlan, ...], number: int, at: int) -> str:
     """Returns the name of an adapter by its place in GET /lora-adapters."""
     if not 0 <= number < len(served):
-        raise invalid("lora[0].id", f"there is no adapter {number}; there are {len(served)}", "invalid_value")
+        raise invalid(f"lora[{at}].id", f"there is no adapter {number}; there are {len(served)}", "invalid_value")
     return served[number].name
 
 
-def _scale(choice: LoraChoice) -> float | None:
+def _scale(choice: LoraChoice, at: int) -> float | None:
     if choice.scale is not None:
-        check_scale(choice.scale, "lora[0].scale")
+        check_scale(choice.scale, f"lora[{at}].scale")
     return choice.scale
 
 

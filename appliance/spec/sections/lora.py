@@ -82,5 +82,7 @@ class LoraSection(Section):
         apply="live",
     )
     allow_request_scale: bool = field(
-        False, "Requests may say `lora: [{name, scale}]` to have an adapter with another scale.", apply="live"
+        False,
+        "Requests may say `lora: [{name, scale}]`: one adapter or several, with scales.",
+        apply="live",
     )
