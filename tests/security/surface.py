@@ -91,6 +91,8 @@ NO_JSON_BODY = {
     "/v1/load_lora_adapter": "off here; see tests/e2e/test_adapters.py",
     "/v1/unload_lora_adapter": "off here; see tests/e2e/test_adapters.py",
     "/stop_profile": "no body",
+    "/sleep": "no body, and off here; see tests/kernels/gpu/test_sleeping.py",
+    "/wake_up": "no body, and off here; see tests/kernels/gpu/test_sleeping.py",
 }
 
 NO_JSON_BODY |= dict.fromkeys(
