@@ -39,7 +39,14 @@ class DrainAndStop:
     seconds: float
 
 
-Intake = tuple[bytes, EngineMessage | ClientGone | DrainAndStop]
+@dataclass(frozen=True, slots=True)
+class ModelLost:
+    """What runs the model ended while nothing asked it."""
+
+    reason: str
+
+
+Intake = tuple[bytes, EngineMessage | ClientGone | DrainAndStop | ModelLost]
 
 
 @dataclass(slots=True)

@@ -43,6 +43,7 @@ from appliance.engine.step import RowError
 from appliance.engine.validation import InvalidSamplingError, SamplingLimits, validate_request
 from appliance.engine.wire import raw
 from appliance.kernels.errors import ExecutableError
+from appliance.kernels.interface import Watched
 
 WAIT_S = 0.005  # between two checks for new messages, while only grammars are compiled, or adapters read
 
@@ -91,6 +92,11 @@ class EngineLoop:
         self._idle = IdleWork(runner.executable, scheduler.kv.pool, prefault_blocks)
         self._ended = 0.0  # when the model's last step ended
         self._draining: list[tuple[bytes, str]] | None = None  # (client, call id) to answer once idle
+
+    def watch(self, when_lost: Callable[[str], None]) -> None:
+        """Has a function called with the reason, from another thread, if what runs the model ends by itself."""
+        if isinstance(self._runner.executable, Watched):
+            self._runner.executable.watch(when_lost)
 
     @property
     def has_work(self) -> bool:

@@ -21,10 +21,10 @@ from appliance.base.log import configure, fields, logger
 from appliance.base.sockets import remove_orphan
 from appliance.engine.backend import PlanMismatchError
 from appliance.engine.boot import boot, process_age_s
-from appliance.engine.front import ClientGone, DrainAndStop, Front, Intake
+from appliance.engine.front import ClientGone, DrainAndStop, Front, Intake, ModelLost
 from appliance.engine.loop import EngineLoop, Pulse
 from appliance.engine.messages import ErrorKind, Fatal, Ready
-from appliance.kernels.errors import KernelSetError
+from appliance.kernels.errors import ExecutableError, KernelSetError
 from appliance.plan.types import EnginePlan
 
 _log = logger("engine")
@@ -112,6 +112,7 @@ class EngineProcess:
             _log.exception("the engine could not start")
             return self._die(f"the engine could not start: {type(error).__name__}: {error}", EXIT_DEAD)
         self._booting = False
+        loop.watch(lambda reason: self._intake.put((b"", ModelLost(reason))))
         self._pulse = loop.pulse
         self._front.broadcast(loop.adapters_served())
         self._front.broadcast(Ready(loop.boot_report))
@@ -144,6 +145,8 @@ class EngineProcess:
             match message:
                 case ClientGone():
                     loop.forget_client(client)
+                case ModelLost(reason):
+                    raise ExecutableError(reason)
                 case DrainAndStop(seconds):
                     loop.drain()
                     self._deadline = time.monotonic() + seconds
@@ -161,7 +164,7 @@ class EngineProcess:
         self._front.emit(loop.fail_all(reason, kind))
         while not self._intake.empty():
             client, message = self._intake.get()
-            if not isinstance(message, ClientGone | DrainAndStop):
+            if not isinstance(message, ClientGone | DrainAndStop | ModelLost):
                 self._front.emit(loop.refuse(client, message, kind, reason))
 
     def _on_terminate(self, *_: object) -> None:

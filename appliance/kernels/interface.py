@@ -1,6 +1,6 @@
 """The seam between the runner and a kernel set. Inputs are arrays on the host; a set copies them if it must."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
@@ -332,6 +332,14 @@ class Lending(Protocol):
     ) -> Executable:
         """Binds a program as `KernelSet.bind`. lent: by the names of matrices of it, which are not in `weights`, those
         of this executable, which is closed after the last step of the other."""
+
+
+@runtime_checkable
+class Watched(Protocol):
+    """An executable that may end by itself between two steps."""
+
+    def watch(self, when_lost: Callable[[str], None]) -> None:
+        """Has a function called with the reason, from another thread, when that happens; later steps fail."""
 
 
 @runtime_checkable

@@ -19,6 +19,7 @@ from appliance.kernels.errors import ExecutableError
 MAX_RANKS = 63
 _LINE = 64
 PAGE_BYTES = _LINE * (MAX_RANKS + 1)  # the first line says whether a rank has failed
+_MOST_BYTES = 1 << 42
 _SPINS = 200  # looks at the counters before a rank gives its core away
 _PAUSE_S = 0.00005
 
@@ -31,15 +32,16 @@ class SharedMemory:
     """Memory that several processes map. A child gets it by the number of its file descriptor."""
 
     def __init__(self, descriptor: int | None = None) -> None:
-        """Makes new memory, or takes over that of a descriptor."""
-        self.descriptor = os.memfd_create("ranks", 0) if descriptor is None else descriptor
+        """Makes new memory, or takes over that of a descriptor. Raises OSError if the system refuses it."""
+        if descriptor is not None:
+            self.descriptor = descriptor
+            return
+        self.descriptor = os.memfd_create("ranks", 0)
+        # It takes no memory before it is touched. Ranks that each made it longer could make it shorter for others.
+        os.ftruncate(self.descriptor, _MOST_BYTES)
 
     def map(self, offset: int, size_bytes: int) -> mmap.mmap:
-        """Maps a range, which starts at a page; the memory grows as it must, with zeros. Raises OSError if the system
-        has no more."""
-        end = offset + size_bytes
-        if os.fstat(self.descriptor).st_size < end:
-            os.ftruncate(self.descriptor, end)
+        """Maps a range of zeros, which starts at a page. Raises OSError if the system refuses it."""
         return mmap.mmap(self.descriptor, size_bytes, flags=mmap.MAP_SHARED, offset=offset)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The process of one rank beside the engine's own: `python -m appliance.engine.ranks SOCKET`."""
+"""The process of one rank beside the engine's own: `python -m appliance.engine.ranks SOCKET ALIVE`."""
 
 import faulthandler
 import signal
@@ -25,7 +25,7 @@ from appliance.engine.ranks.messages import (
     RunStep,
     ToRank,
 )
-from appliance.engine.ranks.rank_process import end_with_parent
+from appliance.engine.ranks.rank_process import end_with_leader
 from appliance.engine.ranks.share import Parts, Share, own_changes
 from appliance.engine.ranks.step_memory import StepMemory
 from appliance.kernels.errors import StepError
@@ -66,7 +66,7 @@ class Follower:
 
 
 def main() -> int:
-    end_with_parent()
+    end_with_leader(int(sys.argv[2]))
     faulthandler.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the leader says when

@@ -44,9 +44,9 @@ class Followers:
             self.kill()
             raise
 
-    def watch(self, when_failed: Callable[[str], None]) -> None:
+    def watch(self, when_lost: Callable[[str], None]) -> None:
         """Has a function called, from another thread, when a rank ends unasked."""
-        self._when_failed = when_failed
+        self._when_failed = when_lost
 
     def wait(self, progress: Callable[[str, int, int], None]) -> None:
         """Waits until all can run steps. Raises RankStartError."""
@@ -87,8 +87,8 @@ class RankGroup:
         self._started: StepInputs | None = None
         self._started_revision = 0
 
-    def watch(self, when_failed: Callable[[str], None]) -> None:
-        self._followers.watch(when_failed)
+    def watch(self, when_lost: Callable[[str], None]) -> None:
+        self._followers.watch(when_lost)
 
     def run(self, inputs: StepInputs) -> Logits:
         started, self._started = self._started, None

@@ -1,13 +1,15 @@
 """Another rank as its leader sees it: a process, a connection, and how it ended."""
 
+import math
 import os
 import signal
+import struct
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from socket import socketpair
+from socket import SO_SNDTIMEO, SOL_SOCKET, socketpair
 
 from appliance.base.errors import ApplianceError
 from appliance.engine.ranks.messages import ENCODE, FROM_RANK, Close, FromRank, Load, Loaded, Loading, RankEnded, ToRank
@@ -30,10 +32,14 @@ class RankProcess:
         self._failed = failed
         self._is_ending = False
         ours, theirs = socketpair()
-        passed = (theirs.fileno(), memory.descriptor)
-        command = [sys.executable, "-m", "appliance.engine.ranks", str(theirs.fileno())]
+        ours.setsockopt(SOL_SOCKET, SO_SNDTIMEO, struct.pack("ll", math.ceil(plan.parallel.distributed_timeout_s), 0))
+        alive, held = os.pipe()  # the rank ends when the last one who could write to it is gone
+        passed = (theirs.fileno(), alive, memory.descriptor)
+        command = [sys.executable, "-m", "appliance.engine.ranks", str(theirs.fileno()), str(alive)]
         self._process = subprocess.Popen(command, pass_fds=passed)
         theirs.close()
+        os.close(alive)
+        self._alive: int | None = held
         self._connection = Connection(ours.detach())
         self._answers = threading.Condition()
         self._loaded: Loaded | None = None
@@ -43,7 +49,8 @@ class RankProcess:
         threading.Thread(target=self._listen, name=f"rank {rank}", daemon=True).start()
 
     def send(self, message: ToRank) -> None:
-        """Sends a message. A rank that is gone is found out by the next wait."""
+        """Sends a message, for at most the time that ranks wait for one another. A rank that is gone, or that takes
+        nothing, ends the next wait."""
         try:
             self._connection.send_bytes(ENCODE(message))
         except OSError:
@@ -74,13 +81,20 @@ class RankProcess:
         try:
             self._process.wait(_END_WAIT_S)
         except subprocess.TimeoutExpired:
-            self.kill()
+            return self.kill()
+        return self._forget()
 
     def kill(self) -> None:
         """Ends it at once."""
         self._is_ending = True
         self._process.kill()
         self._process.wait()
+        self._forget()
+
+    def _forget(self) -> None:
+        if self._alive is not None:
+            os.close(self._alive)
+            self._alive = None
 
     def _listen(self) -> None:
         while True:
@@ -110,10 +124,11 @@ def _described(code: int) -> str:
     return f"it was ended by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
-def end_with_parent() -> None:
-    """Makes the kernel end this process with its parent, even while a step waits for it."""
-    import ctypes  # noqa: PLC0415 - only ranks need it
+def end_with_leader(alive: int) -> None:
+    """Ends this process when the leader is gone, even while a step waits for it. alive: the read end of its pipe."""
 
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    if os.getppid() == 1:
+    def watch() -> None:
+        os.read(alive, 1)  # returns at the end of the pipe
         os._exit(0)
+
+    threading.Thread(target=watch, name="leader", daemon=True).start()
