@@ -110,6 +110,16 @@ class Exchange:
         columns[:] = there
         self._ranks.meet()  # before the next columns are written
 
+    def gather_experts(self, outputs: np.ndarray, starts: Sequence[int], experts: np.ndarray) -> None:
+        """Fills f32 outputs of experts [rows, k * D]: rank r has those of the experts from starts[r] on. experts: int32
+        [rows, k]."""
+        there, rank = self._like(outputs), self._ranks.rank
+        own = (starts[rank] <= experts) & (experts < starts[rank + 1])
+        np.copyto(there, outputs, where=np.repeat(own, outputs.shape[1] // experts.shape[1], axis=1))
+        self._ranks.meet()
+        outputs[:] = there
+        self._ranks.meet()
+
     def _like(self, columns: np.ndarray) -> np.ndarray[Any, np.dtype[np.float32]]:
         rows, width = columns.shape
         return np.frombuffer(self._map, np.float32, rows * width).reshape(rows, width)

@@ -16,6 +16,7 @@ from appliance.plan.ledger import AUTO, Ledger
 from appliance.plan.program import PlannedProgram
 from appliance.plan.types import AdapterPlan, AdaptersPlan, MemoryItem, PoolingPlan
 from appliance.program.adapters import adapter_slot_bytes, num_adapter_slots
+from appliance.program.cuts import UncutError
 from appliance.spec.sections.lora import AdapterSection, LoraSection
 
 _RULE = "plan/adapters"
@@ -82,7 +83,12 @@ def plan_adapters(
     changed = replace(program, described=program.described._replace(compiled=compiled))
     plan = _plan(spec, inputs, program, len(shapes), ledger)
     plan = msgspec.structs.replace(plan, also=also, whole=tuple(sorted(wanted.whole)))
-    return PlannedAdapters(plan, changed.share(num_ranks), changed)
+    try:
+        return PlannedAdapters(plan, changed.share(num_ranks), changed)
+    except UncutError as error:
+        hint = "name the others in lora.target_modules, or write parallelism.tensor: 1"
+        ledger.refuse("lora", _RULE, f"{num_ranks} ranks cannot have these adapters: {error}", hint=hint)
+        return None
 
 
 def _obstacle(program: PlannedProgram, pooling: PoolingPlan | None, ledger: Ledger) -> bool:

@@ -1,7 +1,7 @@
 """Operators of a program that several ranks run together, each with the columns of its own."""
 
 from appliance.program.record import Record
-from appliance.program.slots import Span
+from appliance.program.slots import Slot, Span
 
 
 class Gather(Record, frozen=True):
@@ -10,12 +10,16 @@ class Gather(Record, frozen=True):
 
     Nothing is added: a number that one rank computed whole is what a rank alone computes, so tokens do not depend on
     the number of ranks. In a kernel set whose ranks share the memory of x, all ranks wait until each is here.
+
+    experts: int32 [rows, k], of what experts gave: x is [rows, k * D], and in each row rank r has computed the columns
+    of the choices whose expert is one of starts[r] to starts[r + 1] - 1.
     """
 
     doc = "make the columns of all ranks known to each"
 
     x: Span
-    starts: tuple[int, ...]  # of each rank's columns, from the start of the span, and its width
+    starts: tuple[int, ...]  # of each rank's columns, from the start of the span, and its width; or of its experts
+    experts: Slot | None = None
 
 
 class Meet(Record, frozen=True):

@@ -55,6 +55,9 @@ class Experts(Record, frozen=True):
     up: for each expert its rows of the gate, I, and then its rows of up, I; or up alone, where `gate` has the former
     [E * I] or there are no gates (`is_gated` False). down: for each expert D rows. Biases are vectors of as many
     numbers, in the order of the rows. A row rounds alike in every batch, as a Linear's.
+
+    own: of a rank, its experts, from the first up to before the last; weights and biases are theirs alone. Then out is
+    [rows, k * D], for each choice of a row the output of its expert before the factor, where the rank has the expert.
     """
 
     doc = "the chosen experts of each token, and their weighted sum"
@@ -79,6 +82,17 @@ class Experts(Record, frozen=True):
     alpha: float = 1.0
     up_offset: float = 0.0
     weigh_input: bool = False
+    own: tuple[int, int] | None = None
+
+    @property
+    def num_own(self) -> int:
+        """The experts whose weights are here."""
+        return self.num_experts if self.own is None else self.own[1] - self.own[0]
+
+    @property
+    def out_width(self) -> int:
+        """The width of one expert's output."""
+        return self.out.width if self.own is None else self.out.width // self.num_chosen
 
     @property
     def num_chosen(self) -> int:
@@ -87,16 +101,28 @@ class Experts(Record, frozen=True):
     def work(self, forms: Forms) -> OperatorWork:
         sizes = [forms.weight(name) for name in self.named(self.matrices)]
         layout = forms.weight(self.up).layout
-        products = self.x.width * self.width * (2 if self.is_gated else 1) + self.width * self.out.width
+        products = self.x.width * self.width * (2 if self.is_gated else 1) + self.width * self.out_width
         return OperatorWork(
             label="experts",
             unit=forms.unit(layout),
             kernel=forms.kernel(layout),
             weight_bytes=sum(size.size_bytes for size in sizes),
-            row_operations=2 * products * self.num_chosen,
+            row_operations=2 * products * self.num_chosen * self.num_own // self.num_experts,
             extent=self.x.extent,
             chosen_share=self.num_chosen / self.num_experts,
         )
+
+
+class MixExperts(Record, frozen=True):
+    """out[t] = sum over i of factors[t, i] * x[t, i * D : (i + 1) * D], in order; weigh_input: without the factors, as
+    the inputs had them."""
+
+    doc = "the weighted sum of what the experts of each token gave"
+
+    x: Slot
+    factors: Slot
+    out: Slot
+    weigh_input: bool = False
 
 
 class GatedAdd(Record, frozen=True):

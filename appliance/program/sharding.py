@@ -2,7 +2,8 @@
 
 A rank computes some rows of every matrix, and some heads of every attention, whole. No sum is divided, so its numbers
 are those of a rank alone, to the bit. Where an operator reads what several ranks have computed, a `Gather` stands
-before it. Norms, routers and recurrent states, which read whole rows, are computed by every rank.
+before it. Experts are a rank's own or another's, whole. Norms, routers and recurrent states, which read whole rows, are
+computed by every rank.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,9 +11,9 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from appliance.program.adapters import AdapterLinear
+from appliance.program.adapters import AdapterExperts, AdapterLinear
 from appliance.program.attention import HeadLinear
-from appliance.program.cuts import COLUMN_UNIT, Cut, even_cut, head_cuts, touches
+from appliance.program.cuts import COLUMN_UNIT, Cut, UncutError, even_cut, head_cuts, touches
 from appliance.program.operators import (
     Add,
     Copy,
@@ -28,6 +29,7 @@ from appliance.program.operators import (
     WholeAttention,
 )
 from appliance.program.ranks import Gather, Meet
+from appliance.program.routing import Experts, MixExperts
 from appliance.program.shard_layout import Rows, Shard, ShardLayout
 from appliance.program.slots import Slot, Span, whole
 
@@ -70,7 +72,7 @@ class _Sharder:
         self._kv_heads: dict[int, int] = {}  # by cache
         self._pending: dict[int, dict[Span, Cut]] = {}  # columns of shared slots that not every rank knows
         self._being_read: set[int] = set()  # shared slots that another rank may still read
-        tables = (op for op in program.operators if not isinstance(op, Linear | HeadLinear))
+        tables = (op for op in program.operators if not isinstance(op, Linear | HeadLinear | Experts))
         self._wholes = {name for op in tables for name in op.named(op.matrices)}  # weights that are read whole
 
     def shard(self) -> ShardedProgram:
@@ -100,10 +102,13 @@ class _Sharder:
 
     def _will_write(self, span: Span, cut: Cut) -> None:
         """Notes that ranks write their columns of a shared slot next."""
-        if span.slot.index in self._being_read:
+        self._wait_for_readers(span.slot)
+        self._pending.setdefault(span.slot.index, {})[span] = cut
+
+    def _wait_for_readers(self, slot: Slot) -> None:
+        if slot.index in self._being_read:
             self._operators.append(Meet())
             self._being_read.clear()
-        self._pending.setdefault(span.slot.index, {})[span] = cut
 
     # Operators
 
@@ -123,6 +128,10 @@ class _Sharder:
                 self._emit_keys(op)
             case PagedAttention() | HeadLinear() | WholeAttention() if head_cuts(op, 1):
                 self._emit_heads(op)
+            case AdapterExperts():
+                raise UncutError("adapters of experts are not divided among ranks")
+            case Experts():
+                self._emit_experts(op)
             case _:
                 self._emit_other(op)
 
@@ -183,6 +192,28 @@ class _Sharder:
         made = self._matrices_of(op, own) if isinstance(op, HeadLinear) else self._attention_of(op, own)
         out, cut = head_cuts(op, self._shard.num_ranks)["out"]
         self._put(out, cut, lambda span: replace(made, out=self._layout.view(span)))
+
+    def _emit_experts(self, op: Experts) -> None:
+        """Emits a rank's own experts, what is known of the others', and the sum."""
+        for slot in (op.x, op.experts, op.factors):
+            self._know(slot)
+        cut = even_cut(op.num_experts, self._shard.num_ranks)
+        own = cut[self._shard.rank]
+        outputs = self._layout.twin(Span(op.out, 0, op.num_chosen * op.out.width))
+        inner = op.width * (2 if op.is_gated and op.gate is None else 1)
+        rows = {"gate": op.width, "up": inner, "down": op.out.width}
+        names = {
+            field: self._some(name, ((own[0] * size, own[1] * size),), op.num_experts * size)
+            for weight, size in rows.items()
+            for field in (weight, f"{weight}_bias")
+            if (name := getattr(op, field)) is not None
+        }
+        self._wait_for_readers(outputs)
+        self._operators.append(replace(op, **names, out=outputs, own=own))
+        self._operators.append(Gather(whole(outputs), (*(start for start, _ in cut), op.num_experts), op.experts))
+        self._being_read = {outputs.index}
+        self._know(op.out)
+        self._operators.append(MixExperts(outputs, op.factors, op.out, op.weigh_input))
 
     def _own_heads(self, op: KvWrite | _Headed) -> dict[str, Span]:
         """Returns a rank's own columns of the spans that are read by heads."""

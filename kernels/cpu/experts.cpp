@@ -14,6 +14,12 @@ namespace {
 
 float* row_of(const appl_span& span, int64_t row) { return span.data + size_t(row) * size_t(span.stride); }
 
+// Adds what the expert of a choice gave; the first one begins the sum.
+void add_output(float factor, int choice, const float* result, int width, float* out) {
+  if (choice == 0) map(out, width, [factor](Floats y) { return factor * y; }, result);
+  else map(out, width, [factor](Floats sum, Floats y) { return sum + factor * y; }, out, result);
+}
+
 // The starts of the parts of scratch memory, each aligned to a cache line.
 struct Places {
   int32_t* numbers;
@@ -58,7 +64,7 @@ class Mixture {
   void run() {
     order_pairs();
     prepare_tokens();
-    for (int expert = 0; expert < op_.num_experts;) {
+    for (int expert = op_.first_own; expert < end_own();) {
       const int end = group_end(expert);
       run_group(expert, end);
       expert = end;
@@ -66,6 +72,7 @@ class Mixture {
   }
 
  private:
+  int end_own() const { return op_.first_own + op_.num_own; }
   int num_places(int expert, int end) const { return starts_[end] - starts_[expert]; }
   int row_at(int place) const { return pairs_[place] / chosen_; }
   float factor_at(int place) const { return row_of(op_.factors, row_at(place))[pairs_[place] % chosen_]; }
@@ -105,7 +112,7 @@ class Mixture {
 
   int group_end(int expert) const {
     int end = expert + 1;
-    while (end < op_.num_experts && num_places(expert, end + 1) <= s_.max_pairs) ++end;
+    while (end < end_own() && num_places(expert, end + 1) <= s_.max_pairs) ++end;
     return end;
   }
 
@@ -147,11 +154,12 @@ class Mixture {
     const int count = num_places(expert, expert + 1), place = starts_[expert] - first_;
     if (count == 0) return;
     appl_weight& own = weights_.emplace_back(weight);
-    own.rows = weight.rows / op_.num_experts;
+    own.rows = weight.rows / op_.num_own;
     own.num_panels = own.rows / kPanel;
-    own.data += size_t(expert) * size_t(own.num_panels) * own.panel_bytes;
+    const size_t number = size_t(expert - op_.first_own);
+    own.data += number * size_t(own.num_panels) * own.panel_bytes;
     const Prepared rows = input.rows == 1 ? input : rows_of(input, place, count);
-    const float* const own_bias = bias == nullptr ? nullptr : bias + size_t(expert) * size_t(own.rows);
+    const float* const own_bias = bias == nullptr ? nullptr : bias + number * size_t(own.rows);
     calls_.push_back({&own, rows, nullptr, out + size_t(place) * size_t(stride), stride, own_bias, APPL_ACTIVATION_NONE, false});
   }
 
@@ -241,9 +249,11 @@ class Mixture {
   }
   void add(int row, int choice, const float* result) const {
     float* const out = row_of(op_.out, row);
-    const float factor = op_.weigh_input != 0 ? 1.0f : row_of(op_.factors, row)[choice];
-    if (choice == 0) map(out, op_.out.width, [factor](Floats y) { return factor * y; }, result);
-    else map(out, op_.out.width, [factor](Floats sum, Floats y) { return sum + factor * y; }, out, result);
+    if (op_.is_apart != 0) {
+      std::copy_n(result, s_.outputs, out + size_t(choice) * size_t(s_.outputs));
+      return;
+    }
+    add_output(op_.weigh_input != 0 ? 1.0f : row_of(op_.factors, row)[choice], choice, result, s_.outputs, out);
   }
 
   appl_pool& pool_;
@@ -280,13 +290,25 @@ ExpertsShape experts_shape(const appl_experts& op, bool quantize_activations, in
   s.num_experts = op.num_experts;
   s.num_threads = num_threads;
   s.sums = op.is_gated != 0 ? 2 * op.width : op.width;
-  s.outputs = op.out.width;
+  s.outputs = output_width(op);
   s.thread_floats = std::max(op.x.width, op.width);
   return s;
 }
 
 void run_experts(appl_pool& pool, const appl_experts& op, const ExpertsShape& shape, int rows, uint8_t* scratch) {
   if (rows > 0) Mixture(pool, op, shape, rows, scratch).run();
+}
+
+void run_mix_experts(appl_pool& pool, const appl_mix_experts& op, int rows) {
+  const int width = op.out.width, chosen = op.factors.width;
+  parallel_for(pool, rows, int64_t{chosen} * width, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const float *const x = row_of(op.x, row), *const factors = row_of(op.factors, row);
+      for (int i = 0; i < chosen; ++i) {
+        add_output(op.weigh_input != 0 ? 1.0f : factors[i], i, x + size_t(i) * size_t(width), width, row_of(op.out, row));
+      }
+    }
+  });
 }
 
 void run_adapter_experts(appl_pool& pool, const appl_adapter_experts& op, const AdapterRows& adapted, const ExpertsShape& shape, int rows,

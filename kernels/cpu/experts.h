@@ -13,6 +13,9 @@ namespace appl {
 constexpr int kMaxExperts = 1024;
 constexpr int kLeastPairs = 256;  // the pairs of a row and an expert that are worked on at a time: decodes have about as many
 
+// The width of one expert's output.
+inline int output_width(const appl_experts& op) { return op.is_apart != 0 ? op.out.width / op.experts.width : op.out.width; }
+
 void run_route(appl_pool& pool, const appl_route& op, int rows);
 
 // The forms in which experts read their inputs, and the layout of scratch memory. At most max_pairs pairs of a row and a chosen expert are
@@ -37,5 +40,8 @@ void run_experts(appl_pool& pool, const appl_experts& op, const ExpertsShape& sh
 // The same, with the changes of the rows' adapters to each expert's gate, up and down before its activation and its factor.
 void run_adapter_experts(appl_pool& pool, const appl_adapter_experts& op, const AdapterRows& adapted, const ExpertsShape& shape, int rows,
                          uint8_t* scratch);
+
+// Sums outputs that lie apart, as run_experts sums its own.
+void run_mix_experts(appl_pool& pool, const appl_mix_experts& op, int rows);
 
 }  // namespace appl

@@ -156,11 +156,20 @@ void check_experts(const appl_experts& op) {
   require(op.num_experts > 0 && op.width > 0 && op.experts.width <= op.num_experts, "experts: none, or fewer than are chosen");
   require(op.is_gated != 0 || op.gate == nullptr, "experts: a gate is given, and there is none");
   const bool is_joined = op.is_gated != 0 && op.gate == nullptr;
-  check_expert_rows(op.up, op.num_experts, is_joined ? 2 * op.width : op.width, op.x.width);
-  if (op.gate != nullptr) check_expert_rows(op.gate, op.num_experts, op.width, op.x.width);
-  check_expert_rows(op.down, op.num_experts, op.out.width, op.width);
+  const bool has_some = op.num_own > 0 && op.first_own >= 0 && op.first_own + op.num_own <= op.num_experts;
+  require(has_some && (op.is_apart != 0 || op.num_own == op.num_experts), "experts: some are missing");
+  require(op.is_apart == 0 || op.out.width % op.experts.width == 0, "experts: their outputs do not share out among the choices");
+  check_expert_rows(op.up, op.num_own, is_joined ? 2 * op.width : op.width, op.x.width);
+  if (op.gate != nullptr) check_expert_rows(op.gate, op.num_own, op.width, op.x.width);
+  check_expert_rows(op.down, op.num_own, output_width(op), op.width);
   check_activation(op.activation);
   require(op.limit >= 0 && (op.alpha == 1.0f || op.activation == APPL_ACTIVATION_SILU), "experts: bad limit or alpha");
+}
+
+void check_mix_experts(const appl_mix_experts& op) {
+  check_same_rows(op.x, op.out);
+  check_same_rows(op.x, op.factors);
+  require(op.x.width == op.factors.width * op.out.width, "mix_experts: the input is not as many outputs wide as there are factors");
 }
 
 void check_position_scale(const appl_position_scale& op) {
@@ -278,6 +287,7 @@ void check_operator(const appl_operator& op, const std::vector<KvLayer>& layers,
     case APPL_OP_GATED_DELTA: return check_gated_delta(op.as.gated_delta, states);
     case APPL_OP_STATE_SPACE: return check_state_space(op.as.state_space, states);
     case APPL_OP_RG_LRU: return check_rg_lru(op.as.rg_lru, states);
+    case APPL_OP_MIX_EXPERTS: return check_mix_experts(op.as.mix_experts);
     case APPL_OP_GATHER: check_span(op.as.meeting.x); return check_meeting(op.as.meeting);
     case APPL_OP_MEET: return check_meeting(op.as.meeting);
     case APPL_OP_SCALE: return check_span(op.as.scale.x);
@@ -341,6 +351,7 @@ Written written_by(const appl_operator& op) {
     case APPL_OP_GATED_DELTA: return {{op.as.gated_delta.out, {}}, 1};
     case APPL_OP_STATE_SPACE: return {{op.as.state_space.out, {}}, 1};
     case APPL_OP_RG_LRU: return {{op.as.rg_lru.out, {}}, 1};
+    case APPL_OP_MIX_EXPERTS: return {{op.as.mix_experts.out, {}}, 1};
     case APPL_OP_GATHER: return {{op.as.meeting.x, {}}, 1};
     default: return {{}, 0};
   }

@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 #define APPL_PACKED_VERSION 2 /* increased when the panels of any weight change */
-#define APPL_ABI_VERSION 21
+#define APPL_ABI_VERSION 22
 #define APPL_MAX_STREAMS 8
 #define APPL_MAX_RANKS 63
 #define APPL_EXPORT __attribute__((visibility("default")))
@@ -267,7 +267,17 @@ typedef struct {
   int32_t num_experts, width, activation, is_gated, weigh_input;
   float limit; /* 0 for none */
   float alpha, up_offset;
+  int32_t first_own, num_own; /* the experts whose weights and biases are given */
+  int32_t is_apart;           /* out has the output of each choice of a row, side by side and without its factor, where it is given */
+  int32_t reserved;
 } appl_experts;
+
+/* The sum of what the experts of a row gave, in the order of its choices: x is as many outputs wide as there are factors. */
+typedef struct {
+  appl_span x, factors, out;
+  int32_t weigh_input; /* the inputs had the factors */
+  int32_t reserved;
+} appl_mix_experts;
 
 typedef struct {
   appl_span x, gate, out;
@@ -400,6 +410,7 @@ typedef struct {
     appl_adapter_embed adapter_embed;
     appl_adapter_experts adapter_experts;
     appl_meeting meeting;
+    appl_mix_experts mix_experts;
   } as;
 } appl_operator;
 

@@ -39,7 +39,8 @@ typedef enum {
   APPL_OP_ADAPTER_EXPERTS = 33,   /* experts, with the changes that adapters make to each */
   APPL_OP_GATHER = 34,            /* make the columns of all ranks known to each */
   APPL_OP_MEET = 35,              /* wait for all ranks */
-  APPL_OP_COUNT = 36,
+  APPL_OP_MIX_EXPERTS = 36,       /* the weighted sum of what the experts of each token gave */
+  APPL_OP_COUNT = 37,
 } appl_operator_kind;
 
 #endif

@@ -163,6 +163,14 @@ class Experts(Structure):
         *((name, c_void_p) for name in ("gate", "up", "down", "gate_bias", "up_bias", "down_bias")),
         *((name, c_int32) for name in ("num_experts", "width", "activation", "is_gated", "weigh_input")),
         *((name, c_float) for name in ("limit", "alpha", "up_offset")),
+        *((name, c_int32) for name in ("first_own", "num_own", "is_apart", "reserved")),
+    ]
+
+
+class MixExperts(Structure):
+    _fields_ = [
+        *((name, Span) for name in ("x", "factors", "out")),
+        *((name, c_int32) for name in ("weigh_input", "reserved")),
     ]
 
 
@@ -292,6 +300,7 @@ class _Arguments(Union):
         ("adapter_embed", AdapterEmbed),
         ("adapter_experts", AdapterExperts),
         ("meeting", Meeting),
+        ("mix_experts", MixExperts),
     ]
 
 

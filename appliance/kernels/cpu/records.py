@@ -10,7 +10,7 @@ from appliance.program import operators as ops
 from appliance.program.adapters import Adapted, AdapterEmbed, AdapterExperts, AdapterLinear
 from appliance.program.attention import HeadLinear, ScaleByPosition
 from appliance.program.ranks import Gather, Meet
-from appliance.program.routing import ChooseExperts, Experts, GatedAdd
+from appliance.program.routing import ChooseExperts, Experts, GatedAdd, MixExperts
 from appliance.program.slots import Slot, Span
 from appliance.program.states import GatedDelta, RgLru, ShortConv, StateSpace
 from appliance.program.streams import CorrectStreams, MatchMagnitude, MixStreams
@@ -191,7 +191,7 @@ def _route(op: ChooseExperts, at: Addresses) -> structs.Route:
 
 def _experts(op: Experts, at: Addresses) -> structs.Experts:
     joined = 2 if op.is_gated and op.gate is None else 1
-    rows = op.num_experts * op.width
+    rows = op.num_own * op.width
     return structs.Experts(
         x=_span(op.x, at),
         experts=_span(op.experts, at),
@@ -202,7 +202,7 @@ def _experts(op: Experts, at: Addresses) -> structs.Experts:
         down=at.matrix(op.down),
         gate_bias=at.vector(op.gate_bias, rows),
         up_bias=at.vector(op.up_bias, joined * rows),
-        down_bias=at.vector(op.down_bias, op.num_experts * op.out.width),
+        down_bias=at.vector(op.down_bias, op.num_own * op.out_width),
         num_experts=op.num_experts,
         width=op.width,
         activation=structs.ACTIVATIONS[op.kind],
@@ -211,7 +211,14 @@ def _experts(op: Experts, at: Addresses) -> structs.Experts:
         limit=op.limit or 0.0,
         alpha=op.alpha,
         up_offset=op.up_offset,
+        first_own=0 if op.own is None else op.own[0],
+        num_own=op.num_own,
+        is_apart=op.own is not None,
     )
+
+
+def _mix_experts(op: MixExperts, at: Addresses) -> structs.MixExperts:
+    return structs.MixExperts(_span(op.x, at), _span(op.factors, at), _span(op.out, at), op.weigh_input)
 
 
 def _gated_add(op: GatedAdd, at: Addresses) -> structs.GatedAdd:
@@ -349,6 +356,7 @@ _ENCODERS: Mapping[type[Any], tuple[str, Callable[[Any, Addresses], Any]]] = {
     AdapterLinear: ("adapter_linear", _adapter_linear),
     AdapterEmbed: ("adapter_embed", _adapter_embed),
     AdapterExperts: ("adapter_experts", _adapter_experts),
+    MixExperts: ("mix_experts", _mix_experts),
     Gather: ("meeting", _meeting),
     Meet: ("meeting", _meeting),
 }

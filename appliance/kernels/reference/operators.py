@@ -16,7 +16,7 @@ from appliance.program.adapters import AdapterEmbed, AdapterExperts, AdapterLine
 from appliance.program.attention import HeadLinear, ScaleByPosition
 from appliance.program.ranks import Gather, Meet
 from appliance.program.record import NormKind
-from appliance.program.routing import ChooseExperts, Experts, GatedAdd
+from appliance.program.routing import ChooseExperts, Experts, GatedAdd, MixExperts
 from appliance.program.slots import Extent, Slot, Span
 from appliance.program.states import GatedDelta, RgLru, ShortConv, StateSpace
 from appliance.program.streams import CorrectStreams, MatchMagnitude, MixStreams
@@ -307,9 +307,20 @@ def sequences_of(extent: Extent, step: Step) -> torch.Tensor:
     return torch.searchsorted(starts, tokens, right=True) - 1
 
 
+def mix_experts(op: MixExperts, step: Step) -> None:
+    x, factors = step.slot(op.x), step.slot(op.factors)
+    outputs = x.view(len(x), factors.shape[1], -1)
+    step.slot(op.out).copy_((outputs if op.weigh_input else factors[..., None] * outputs).sum(1))
+
+
 def gather(op: Gather, step: Step) -> None:
-    if step.exchange is not None:
-        step.exchange.gather(step.span(op.x).numpy(), op.starts)
+    if step.exchange is None:
+        return
+    columns = step.span(op.x).numpy()
+    if op.experts is None:
+        step.exchange.gather(columns, op.starts)
+    else:
+        step.exchange.gather_experts(columns, op.starts, step.slot(op.experts).numpy())
 
 
 def meet(op: Meet, step: Step) -> None:
@@ -351,6 +362,7 @@ RUN: dict[type[Any], Callable[[Any, Step], None]] = {
     AdapterLinear: adapter_linear,
     AdapterEmbed: adapter_embed,
     AdapterExperts: adapter_experts,
+    MixExperts: mix_experts,
     Gather: gather,
     Meet: meet,
 }

@@ -74,21 +74,25 @@ def mixture(
     activation_groups: Mapping[str, int],
     adapted: AdaptedRows | None = None,
 ) -> torch.Tensor:
-    """x f32 [T, D] -> f32 [T, D], summed in the order of experts. adapted: the adapters of the rows, of an operator
-    with places for them."""
+    """x f32 [T, D] -> f32 [T, D], summed in the order of experts; or of a rank's own experts [T, k * D], their outputs
+    apart. adapted: the adapters of the rows, of an operator with places for them."""
     out = torch.zeros(len(x), op.out.width)
-    for expert in range(op.num_experts):
+    first, last = (0, op.num_experts) if op.own is None else op.own
+    for expert in range(first, last):
         rows, place = torch.nonzero(chosen == expert, as_tuple=True)
         if len(rows) == 0:
             continue
         factor = factors[rows, place][:, None]
         inputs = x[rows] * factor if op.weigh_input else x[rows]
         of_rows = None if adapted is None else adapted.of(rows)
-        inner = _inner(op, expert, inputs, weights, activation_groups, of_rows)
-        result = _linear(inner, expert, op.num_experts, op.down, op.down_bias, weights, activation_groups)
+        inner = _inner(op, expert - first, inputs, weights, activation_groups, of_rows)
+        result = _linear(inner, expert - first, op.num_own, op.down, op.down_bias, weights, activation_groups)
         if of_rows is not None:
             assert isinstance(op, AdapterExperts), "rows have adapters where there are places"
             change_product(op.down_parts[expert], inner, result, of_rows)
+        if op.own is not None:
+            out.view(len(x), op.num_chosen, op.out_width)[rows, place] = result
+            continue
         out[rows] += result if op.weigh_input else factor * result
     return out
 
@@ -101,10 +105,10 @@ def _inner(
     activation_groups: Mapping[str, int],
     adapted: AdaptedRows | None,
 ) -> torch.Tensor:
-    up = _linear(x, expert, op.num_experts, op.up, op.up_bias, weights, activation_groups)
+    up = _linear(x, expert, op.num_own, op.up, op.up_bias, weights, activation_groups)
     parts = [up]
     if op.gate is not None:
-        parts = [_linear(x, expert, op.num_experts, op.gate, op.gate_bias, weights, activation_groups), up]
+        parts = [_linear(x, expert, op.num_own, op.gate, op.gate_bias, weights, activation_groups), up]
     elif op.is_gated:
         parts = list(up.chunk(2, dim=-1))
     if adapted is not None:
