@@ -6,12 +6,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from appliance.catalog.kernel_sets import KERNEL_SETS
+from appliance.kernels.binding import load_kernel_set
 from appliance.kernels.interface import KernelSet
 from appliance.models.describe import describe
 from appliance.program.shard_layout import Shard
 from appliance.program.sharding import shard_program
 from tests.models.tiny import FAMILIES, VARIANTS, VOCAB_SIZE
-from tests.parity.conftest import Checkpoint
+from tests.parity.conftest import Checkpoint, kernel_set_names
 from tests.parity.harness import Driver, bind, execution_of
 from tests.parity.ranks import bind_ranks
 
@@ -20,6 +22,11 @@ TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}  # the reference set's products round b
 
 
 FOUR = {"llama", "qwen2_moe", "deepseek3"}  # more ranks than KV heads
+
+
+@pytest.fixture(params=[name for name in kernel_set_names() if KERNEL_SETS[name].can_share])
+def sharing(request: pytest.FixtureRequest) -> KernelSet:
+    return load_kernel_set(request.param)
 
 
 def check_equal(kernel_set: KernelSet, found: np.ndarray, wanted: np.ndarray) -> None:
@@ -45,8 +52,8 @@ def test_matrices_are_divided(name: str, tiny: Callable[[str], Checkpoint]) -> N
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_ranks_equal_one(name: str, tiny: Callable[[str], Checkpoint], kernel_set: KernelSet) -> None:
-    facts = tiny(name).facts
+def test_ranks_equal_one(name: str, tiny: Callable[[str], Checkpoint], sharing: KernelSet) -> None:
+    facts, kernel_set = tiny(name).facts, sharing
     bounds = execution_of(max_model_len=128, num_blocks=64, tokens=64)
     one = Driver(bind(facts, kernel_set, execution=bounds), bounds)
     num_ranks = 4 if name in FOUR else 2
