@@ -11,7 +11,7 @@ class Gather(Record, frozen=True):
     Nothing is added: a number that one rank computed whole is what a rank alone computes, so tokens do not depend on
     the number of ranks. In a kernel set whose ranks share the memory of x, all ranks wait until each is here.
 
-    experts: int32 [rows, k], of what experts gave: x is [rows, k * D], and in each row rank r has computed the columns
+    experts: int32 [rows, k]; with it, x is [rows, k * D], and in each row rank r has computed the columns
     of the choices whose expert is one of starts[r] to starts[r + 1] - 1.
     """
 
