@@ -204,8 +204,9 @@ def _step(machine: _Machine, works: Counter[OperatorWork], counts: StepCounts, *
 
 
 def _machine(plan: EnginePlan, measured: MeasuredFacts) -> _Machine:
-    """Figures for as many cores as threads: the smaller of the machine's and one core's times the number of threads."""
-    threads = plan.kernels.num_threads
+    """Figures for as many cores as threads of all ranks, which divide the program among them: the smaller of the
+    machine's and one core's times the number of threads."""
+    threads = plan.kernels.num_threads * plan.parallel.tensor
 
     def share(every: float | None, one: float | None) -> float | None:
         return every if every is None or one is None else min(every, threads * one)

@@ -218,7 +218,11 @@ def _num_threads(inputs: PlanInputs, ledger: Ledger) -> int:
         each = threads_of_rank(inputs)
         reason = reason if each == cpu.num_cores else f"a rank's share of {cpu.num_cores} cores"
         return ledger.decide("kernels.num_threads", each, "hardware", reason)
-    if wanted > cpu.num_threads:
-        message = f"{wanted} threads on {cpu.num_threads} CPUs that this process may use would wait for each other"
-        ledger.refuse(path, "plan/threads", message, allowed=f"auto, or 1 to {cpu.num_threads}", hint="write auto")
+    ranks = inputs.spec.parallelism.tensor if inputs.profile.device == "cpu" else 1
+    if wanted * ranks > cpu.num_threads:
+        asked = f"{wanted} threads" if ranks == 1 else f"{wanted} threads in each of {ranks} ranks"
+        message = f"{asked} on {cpu.num_threads} CPUs that this process may use would wait for each other"
+        ledger.refuse(
+            path, "plan/threads", message, allowed=f"auto, or 1 to {cpu.num_threads // ranks}", hint="write auto"
+        )
     return ledger.take("kernels.num_threads", path, int(wanted))

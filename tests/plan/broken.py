@@ -32,6 +32,13 @@ BROKEN = (
            "model.max_model_len", 6, 18),
     Broken(MODEL + "loading: {load_format: gguf}\n", "plan/format", "loading.load_format", 6, 24),
     Broken(MODEL + "loading: {load_format: safetensors}\n", "plan/format", "loading.load_format", 6, 24, "qwen"),
+    Broken(
+        MODEL + "parallelism: {tensor: 2}\nhardware: {num_threads: 4096}\n",
+        "plan/threads",
+        "hardware.num_threads",
+        7,
+        25,
+    ),
     Broken(MODEL + "parallelism: {tensor: 3}\n", "plan/parallelism", "parallelism.tensor", 6, 23),
     Broken(MODEL + "parallelism: {pipeline: 2}\n", "plan/not-built", "parallelism.pipeline", 6, 25),
     Broken(MODEL + "parallelism: {pipeline: 64}\n", "plan/parallelism", "parallelism.pipeline", 6, 25),
