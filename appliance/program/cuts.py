@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from appliance.program.adapters import AdapterLinear
 from appliance.program.attention import HeadLinear, ScaleByPosition
@@ -75,12 +75,15 @@ def scaled(cut: Cut, width: int) -> Cut:
     return tuple((start * width, stop * width) for start, stop in cut)
 
 
+How = Literal["cut", "follow", "read", "write"]
+
+
 class Touch(NamedTuple):
     """Columns that an operator reads or writes, and how: `cut`, its own columns alone if they are divided; `follow`, in
     place and column by column or head by head; `read` and `write`, all of them at once."""
 
     span: Span
-    how: str
+    how: How
     unit: int = 1  # of `follow`: columns that stay together
 
 

@@ -15,6 +15,7 @@ from appliance.engine.inproc import InprocEngine
 from appliance.engine.messages import AbortRequest, GenerateRequest, OutputBatch, SamplingParams
 from appliance.engine.ranks.group import RankFailedError
 from appliance.plan.prepare import prepare
+from tests.e2e.served import make_random_adapter, make_random_model
 from tests.models.tiny import VOCAB_SIZE, make_tiny
 from tests.parity.conftest import kernel_set_names
 
@@ -108,6 +109,43 @@ def test_answers_are_those_of_one_rank(
         kept = answers(several, 1, aborted=frozenset({"r1", "r4"}))  # prefixes are cached by now
         assert kept == {each: expected[each] for each in kept}
         assert len(kept) == 4
+
+
+def test_adapters_are_those_of_one_rank(tmp_path: Path) -> None:
+    """Each rank has its rows of what an adapter changes; and a request may have several adapters."""
+    (tmp_path / "model").mkdir()
+    make_random_model(tmp_path / "model")
+    for seed, name in enumerate(("a", "b")):
+        make_random_adapter(tmp_path / name, seed)
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(SPEC.format(source=tmp_path / "model"))
+    listed = ", ".join(f"{{name: {name}, source: {tmp_path / name}}}" for name in ("a", "b"))
+    lora = f"lora={{max_loras: 2, max_rank: 8, adapters: [{listed}]}}"
+
+    def texts(engine: InprocEngine) -> list[list[int]]:
+        sampling, found = SamplingParams(max_tokens=12, temperature=0.8, seed=1), dict[str, list[int]]()
+        chosen: list[tuple[str | None, tuple[tuple[str, float | None], ...]]]
+        chosen = [(None, ()), ("a", ()), ("b", ()), ("a", (("b", 0.5),))]
+        for number, (adapter, stacked) in enumerate(chosen):
+            request = GenerateRequest(
+                request_id=f"r{number}",
+                prompt_token_ids=[*range(9, 30)],
+                sampling=sampling,
+                adapter=adapter,
+                stacked=stacked,
+            )
+            engine.send(request)
+        while engine.has_work:
+            for event in engine.receive():
+                for output in event.outputs if isinstance(event, OutputBatch) else ():
+                    found.setdefault(output.request_id, []).extend(output.token_ids)
+        return [found[name] for name in sorted(found)]
+
+    with engine_of(spec, lora) as one:
+        expected = texts(one)
+    assert len({*map(tuple, expected)}) == 4
+    with engine_of(spec, lora, "parallelism.tensor=2") as two:
+        assert texts(two) == expected
 
 
 def rank_processes() -> list[int]:
