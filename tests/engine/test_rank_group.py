@@ -14,6 +14,8 @@ import pytest
 from appliance.engine.inproc import InprocEngine
 from appliance.engine.messages import AbortRequest, GenerateRequest, OutputBatch, SamplingParams
 from appliance.engine.ranks.group import RankFailedError
+from appliance.kernels.errors import StepError
+from appliance.kernels.interface import StepInputs
 from appliance.plan.prepare import prepare
 from tests.e2e.served import make_random_adapter, make_random_model
 from tests.models.tiny import VOCAB_SIZE, make_tiny
@@ -146,6 +148,24 @@ def test_adapters_are_those_of_one_rank(tmp_path: Path) -> None:
     assert len({*map(tuple, expected)}) == 4
     with engine_of(spec, lora, "parallelism.tensor=2") as two:
         assert texts(two) == expected
+
+
+def test_refused_steps_leave_the_group_in_order(spec_of: Callable[[str], Path]) -> None:
+    def inputs(token: int) -> StepInputs:
+        arrays = ([token], [0], [[0]], [0, 1], [1], [[[0]]], [0])
+        return StepInputs(*(np.array(each, np.int32) for each in arrays))
+
+    logits = []
+    for overrides in ((), ("parallelism.tensor=2",)):
+        with engine_of(spec_of("llama"), *overrides) as engine:
+            executable = engine._loop._runner.executable
+            for token in (5, 6):
+                for _ in range(5):
+                    with pytest.raises(StepError, match="outside the vocabulary"):
+                        executable.run(inputs(-1))
+                logits.append(executable.run(inputs(token)).row(0).copy())
+    assert np.array_equal(logits[0], logits[2])
+    assert np.array_equal(logits[1], logits[3])
 
 
 def rank_processes() -> list[int]:

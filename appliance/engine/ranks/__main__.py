@@ -27,7 +27,6 @@ from appliance.engine.ranks.messages import (
 )
 from appliance.engine.ranks.rank_process import end_with_leader
 from appliance.engine.ranks.share import Parts, Share, own_changes
-from appliance.engine.ranks.step_memory import StepMemory
 from appliance.kernels.errors import StepError
 from appliance.kernels.interface import Adapters, Executable, Lazy
 from appliance.kernels.ranks import RankError
@@ -38,8 +37,8 @@ _log = logger("engine")
 class Follower:
     """Runs what its leader says, in order. It decides nothing."""
 
-    def __init__(self, executable: Executable, parts: Parts, steps: StepMemory) -> None:
-        self._executable, self._parts, self._steps = executable, parts, steps
+    def __init__(self, executable: Executable, parts: Parts, share: Share) -> None:
+        self._executable, self._parts, self._share = executable, parts, share
 
     def handle(self, message: ToRank) -> bool:
         """Returns False for the last message."""
@@ -60,9 +59,9 @@ class Follower:
 
     def _run(self, arrays: dict[str, tuple[str, tuple[int, ...], int]]) -> None:
         try:
-            self._executable.run(self._steps.get(arrays))
+            self._executable.run(self._share.steps.get(arrays))
         except StepError:
-            _log.debug("a step is refused, as by the leader")  # nothing has run
+            self._share.ranks.meet()  # the leader refuses it too, and waits before it tells of another
 
 
 def main() -> int:
@@ -83,7 +82,7 @@ def main() -> int:
         share = Share.of(first.plan, config, first.rank, first.memory)
         loaded = load_share(first.plan, config, share.ranks, lambda *phase: say(Loading(*phase)))
         executable = loaded.executable
-        follower = Follower(executable, loaded.parts, share.steps)
+        follower = Follower(executable, loaded.parts, share)
         say(Loaded(dict(executable.memory_bytes)))
         while follower.handle(TO_RANK.decode(connection.recv_bytes())):
             pass

@@ -7,15 +7,16 @@ wait.
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
 from appliance.base.errors import ApplianceError
 from appliance.engine.core.config import SchedulerConfig
-from appliance.engine.ranks.messages import CopyBlocks, DropAdapter, Prefault, PutAdapter, RunStep
+from appliance.engine.ranks.messages import ENCODE, CopyBlocks, DropAdapter, Prefault, PutAdapter, RunStep, ToRank
 from appliance.engine.ranks.rank_process import RankProcess
 from appliance.engine.ranks.share import Parts, Share, own_changes
+from appliance.kernels.errors import StepError
 from appliance.kernels.interface import Adapters, Eager, Executable, Keeping, Lazy, Profiled, StepInputs, WeightChange
 from appliance.kernels.logits import Logits
 from appliance.kernels.ranks import RankError, SharedMemory
@@ -58,9 +59,10 @@ class Followers:
         """Why a rank ended, if one did so unasked."""
         return next((process.reason for process in self.processes if process.reason is not None), None)
 
-    def send(self, message: Any) -> None:
+    def send(self, message: ToRank) -> None:
+        encoded = ENCODE(message)
         for process in self.processes:
-            process.send(message)
+            process.send(encoded)
 
     def end(self) -> None:
         has_failed = self.share.ranks.has_failed
@@ -107,7 +109,11 @@ class RankGroup:
         self.cancel()
         assert isinstance(self._own, Eager), "no rows begin early"
         self._tell(inputs)
-        self._own.start(inputs)
+        try:
+            self._own.start(inputs)
+        except StepError:
+            self._refused()
+            raise
         self._started, self._started_revision = inputs, inputs.revision
 
     def cancel(self) -> None:
@@ -193,5 +199,18 @@ class RankGroup:
     def _ran(self, inputs: StepInputs) -> Logits:
         try:
             return self._own.run(inputs)
+        except StepError:
+            self._refused()
+            raise
         except RankError as error:
-            raise RankFailedError(self._followers.reason() or f"the ranks cannot go on: {error}") from error
+            raise self._lost(error) from error
+
+    def _refused(self) -> None:
+        """Waits until the others have refused a step too: the arrays of a later one may take the place of its own."""
+        try:
+            self._followers.share.ranks.meet()
+        except RankError as error:
+            raise self._lost(error) from error
+
+    def _lost(self, error: RankError) -> RankFailedError:
+        return RankFailedError(self._followers.reason() or f"the ranks cannot go on: {error}")

@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from socket import SO_SNDTIMEO, SOL_SOCKET, socketpair
 
 from appliance.base.errors import ApplianceError
-from appliance.engine.ranks.messages import ENCODE, FROM_RANK, Close, FromRank, Load, Loaded, Loading, RankEnded, ToRank
+from appliance.engine.ranks.messages import ENCODE, FROM_RANK, Close, FromRank, Load, Loaded, Loading, RankEnded
 from appliance.kernels.ranks import SharedMemory
 from appliance.plan.types import EnginePlan
 
@@ -45,14 +45,14 @@ class RankProcess:
         self._loaded: Loaded | None = None
         self._error: RankEnded | None = None
         self._progress = Loading("interpreter", 0, 0)
-        self.send(Load(plan, rank, memory.descriptor))
+        self.send(ENCODE(Load(plan, rank, memory.descriptor)))
         threading.Thread(target=self._listen, name=f"rank {rank}", daemon=True).start()
 
-    def send(self, message: ToRank) -> None:
-        """Sends a message, for at most the time that ranks wait for one another. A rank that is gone, or that takes
-        nothing, ends the next wait."""
+    def send(self, encoded: bytes) -> None:
+        """Sends an encoded message, for at most the time that ranks wait for one another. A rank that is gone, or that
+        takes nothing, ends the next wait."""
         try:
-            self._connection.send_bytes(ENCODE(message))
+            self._connection.send_bytes(encoded)
         except OSError:
             self._failed()
 
@@ -77,7 +77,7 @@ class RankProcess:
         self._is_ending = True
         if has_failed:
             return self.kill()
-        self.send(Close())
+        self.send(ENCODE(Close()))
         try:
             self._process.wait(_END_WAIT_S)
         except subprocess.TimeoutExpired:
