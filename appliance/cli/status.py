@@ -17,6 +17,7 @@ from appliance.deploy.observe import observe
 from appliance.deploy.preemption import swap_status, swap_text
 from appliance.deploy.process import descendants, resident_bytes
 from appliance.deploy.reconcile import Readiness
+from appliance.deploy.sleep import sleep_status, sleep_text
 from appliance.deploy.speculation import speculation_status
 from appliance.deploy.state import DeploymentState, deployment_names
 from appliance.plan.boot import read_boot_report
@@ -66,6 +67,7 @@ def _status(state: DeploymentState) -> dict[str, Any]:
         body["memory_bytes"] = resident_bytes([current.process, *descendants(current.process)])
         body["speculation"] = speculation_status(current.url)
         body["graphs"] = graphs_status(current.url)
+        body["sleep"] = sleep_status(current.url)
         body["swap"] = swap_status(current.url)
         body["adapters"] = [adapter_status(each) for each in seen.adapters or ()]
         body["weights"] = _weights(state.generation(current.home_generation).folder)
@@ -120,6 +122,7 @@ def _text(status: dict[str, Any]) -> str:
         "adapters": "; ".join(map(adapter_text, status.get("adapters", ()))) or None,
         "drafts": _drafts(status.get("speculation")),
         "graphs": _graphs(status.get("graphs")),
+        "sleep": sleep_text(status.get("sleep")),
         "preempted": swap_text(status.get("swap")),
         "generation": status.get("generation"),
         "plan": status["engine_sha256"][:12] if "engine_sha256" in status else None,

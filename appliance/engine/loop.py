@@ -344,7 +344,8 @@ class EngineLoop:
                 self._sleep.begin(message.level)
         except ExecutableError as error:  # the device has no memory left: it sleeps on
             return [*events, (client, UtilityResult(call_id=message.call_id, error=str(error)))]
-        return [*events, (client, UtilityResult(call_id=message.call_id, value=raw(self._sleep.stats)))]
+        told = (client, OutputBatch([], self._stats()))  # no step will tell it while the engine sleeps
+        return [*events, told, (client, UtilityResult(call_id=message.call_id, value=raw(self._sleep.stats)))]
 
     def _stats(self) -> EngineStats:
         slept = None if self._sleep is None else self._sleep.stats

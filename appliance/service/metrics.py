@@ -18,6 +18,7 @@ from appliance.plan.types import AdaptersPlan, EnginePlan
 from appliance.service.adapter_metrics import ADAPTER_METRICS, OF_ADAPTERS, info_labels, request_labels
 from appliance.service.counted import CountedHistogram
 from appliance.service.metric import Kind, Metric
+from appliance.service.sleep_metrics import SLEEP_METRICS, sleep_gauges
 from appliance.service.speculation_metrics import SPECULATION_METRICS, speculation_counts
 from appliance.service.swap_metrics import SWAP_GAUGES, SWAP_METRICS, swap_costs, swap_counts, swap_gauges
 
@@ -66,6 +67,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("engine_steps", "counter", "Steps that the engine ran"),
     *SPECULATION_METRICS,
     *SWAP_METRICS,
+    *SLEEP_METRICS,
     *ADAPTER_METRICS,
     Metric("engine_ready", "gauge", "1 when the engine takes requests"),
     Metric("deep_checks", "counter", "Deep checks by what they found: ok, busy, stuck", None, ("result",)),
@@ -294,6 +296,8 @@ class ServiceMetrics:
         self._steps.note(stats.step_sizes, stats.step_tokens)
         for name, value in swap_gauges(stats.swap).items():
             figures[name].set(value)
+        for (name, *labels), value in sleep_gauges(stats.sleep).items():
+            figures[name].set(value, *labels)
         for what, value in swap_costs(stats.swap).items():
             figures["swap_cost_seconds"].set(value, what)
         for (name, *labels), value in (speculation_counts(stats.speculation) | swap_counts(stats.swap)).items():

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from appliance.deploy.sleep import sleep_status
 from tests.e2e.served import NAME, make_random_model, serving
 from tests.server.harness import Server
 
@@ -69,12 +70,18 @@ def test_a_sleeping_engine_gives_its_memory_back_and_says_the_same_afterwards(se
     assert awake - resident(server) > CACHE_BYTES * 0.9
     assert "sleeps" in ask(server, 503)["error"]["message"]
     assert is_sleeping(server) == fell_asleep
+    assert sleep_status(server.url) == {
+        "is_sleeping": True, "level": level, "sleep_s": round(fell_asleep["sleep_s"], 3), "wake_s": 0.0,
+    }  # fmt: skip
     assert post(server, "/wake_up?tags=weights")["asleep"] == ["kv_cache"]
     assert is_sleeping(server)["is_sleeping"]
     assert "sleeps" in ask(server, 503)["error"]["message"]
     woken = post(server, "/wake_up?tags=kv_cache")
     assert (woken["is_sleeping"], woken["level"]) == (False, level)
     assert woken["wake_s"] > 0
+    told = sleep_status(server.url)
+    assert told is not None
+    assert (told["is_sleeping"], told["wake_s"]) == (False, round(woken["wake_s"], 3))
     assert ask(server)["choices"] == before
 
 

@@ -4,7 +4,7 @@ from appliance.service.metrics import METRICS
 
 # Of the versions that the dashboards in use were made for; counters with their _total.
 OFFERED = {
-    "lora_requests_info",
+    "lora_requests_info", "engine_sleep_state",
     "num_requests_swapped", "cpu_cache_usage_perc",
     "num_requests_running", "num_requests_waiting", "gpu_cache_usage_perc", "kv_cache_usage_perc",
     "num_preemptions_total", "prompt_tokens_total", "generation_tokens_total", "prefix_cache_queries_total",

@@ -1,0 +1,37 @@
+"""What a running server says of its engine's sleep, from its metrics."""
+
+import re
+from typing import Any, Final
+
+from appliance.deploy.probe import ask_text
+
+_SAMPLE = re.compile(
+    r'^appliance_(engine_sleep_state|sleep_seconds)\{.*?\b(?:sleep_state|phase)="(\w+)".*\} (\S+)$', re.MULTILINE
+)
+_LEVELS: Final = {"weights_offloaded": 1, "discard_all": 2}
+
+
+def sleep_status(url: str) -> dict[str, Any] | None:
+    """Returns whether the engine sleeps, at which level, and the seconds of the last sleep and of waking; None if it
+    cannot sleep, was never asked to, or shows no metrics."""
+    text = ask_text(url, "/metrics")
+    return None if text is None else read_sleep(text)
+
+
+def read_sleep(metrics: str) -> dict[str, Any] | None:
+    """Reads the Prometheus text of a server."""
+    found = {(name, label): float(value) for name, label, value in _SAMPLE.findall(metrics)}
+    if not found.get(("sleep_seconds", "sleep")):
+        return None
+    level = next((number for name, number in _LEVELS.items() if found["engine_sleep_state", name]), 0)
+    seconds = {f"{phase}_s": round(found["sleep_seconds", phase], 3) for phase in ("sleep", "wake")}
+    return {"is_sleeping": level > 0, "level": level, **seconds}
+
+
+def sleep_text(status: dict[str, Any] | None) -> str | None:
+    """Says whether the engine sleeps and what that took; None if there is nothing to say."""
+    if status is None:
+        return None
+    if not status["is_sleeping"]:
+        return f"awake, after {status['sleep_s']:.2f} s to sleep and {status['wake_s']:.2f} s to wake"
+    return f"asleep at level {status['level']}, in {status['sleep_s']:.2f} s; POST /wake_up brings it back"
