@@ -28,11 +28,10 @@ from appliance.engine.sleep import Sleep
 from appliance.engine.validation import SamplingLimits
 from appliance.engine.wire import raw
 from appliance.kernels.interface import Sleeps
-from appliance.kernels.kernel_cache import keep_kernels
+from appliance.kernels.kernel_cache import KERNELS_FOLDER, keep_kernels
 from appliance.plan.boot import BootReport, KernelsOrigin, WeightsOrigin
 from appliance.plan.types import AdapterPlan, EnginePlan
 
-KERNELS_FOLDER = "kernels"  # in the cache folder, beside the packed weights
 REPORT_EVERY_S = 0.1  # between two announcements of one phase
 
 

@@ -13,6 +13,7 @@ from appliance.base import environ
 from appliance.base.hashing import sha256_file, sha256_json
 from appliance.base.log import logger
 
+KERNELS_FOLDER: Final = "kernels"  # in the cache folder, beside the packed weights
 KEPT_FOLDERS: Final = 4  # of one profile, the latest that were used
 VARIABLE: Final = "TRITON_CACHE_DIR"  # of Triton
 _SOURCES: Final = Path(__file__).parent / "gpu" / "triton"
@@ -27,11 +28,19 @@ class KernelFolder(NamedTuple):
     num_kept: int
 
 
+def kernel_folder(cache: Path, profile: str) -> Path:
+    """Returns where the kernels of a profile's GPUs are kept, which need not be there: the folder that the environment
+    names, or one of the cache."""
+    chosen = environ.get(VARIABLE)
+    return Path(chosen) if chosen else cache / f"{profile}-{kernels_digest()[:32]}"
+
+
 def keep_kernels(cache: Path, profile: str) -> KernelFolder:
     """Has Triton, in this process and its children, keep kernels in the folder of a profile's GPUs; if the environment
     names another one already, there."""
     chosen = environ.get(VARIABLE)
-    found = KernelFolder(Path(chosen), num_kernels(Path(chosen))) if chosen else open_kernel_folder(cache, profile)
+    path = kernel_folder(cache, profile)
+    found = KernelFolder(path, num_kernels(path)) if chosen else open_kernel_folder(cache, profile)
     environ.set_default(VARIABLE, str(found.path))
     return found
 
@@ -50,7 +59,13 @@ def open_kernel_folder(cache: Path, profile: str) -> KernelFolder:
 
 def num_kernels(folder: Path) -> int:
     """Returns how many compiled kernels a folder holds: each has a binary for an NVIDIA or an AMD GPU."""
-    return sum(1 for kind in ("cubin", "hsaco") for _ in folder.glob(f"*/*.{kind}"))
+    return len(compiled_kernels(folder))
+
+
+def compiled_kernels(folder: Path) -> list[Path]:
+    """Returns the binaries of a folder, by their names."""
+    found = [path for kind in ("cubin", "hsaco") for path in folder.glob(f"*/*.{kind}")]
+    return sorted(found, key=lambda path: (path.name, path.parent.name))
 
 
 def kernels_digest(sources: Path = _SOURCES) -> str:

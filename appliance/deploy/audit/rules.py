@@ -8,6 +8,7 @@ from typing import Final
 
 from appliance.deploy.audit.exposure import reach_of
 from appliance.deploy.audit.finding import AuditFinding, Gravity
+from appliance.deploy.kernels_record import planned_folder
 from appliance.plan.prepare import Prepared
 from appliance.plan.serving_types import ServingPlan
 from appliance.plan.types import EnginePlan
@@ -125,6 +126,25 @@ def file_of_keys(subject: AuditSubject) -> Iterator[AuditFinding]:
         yield AuditFinding("audit/keys-writable", Gravity.HIGH, "endpoints.auth.keys_file", message, "chmod go-w")
 
 
+def kept_kernels(subject: AuditSubject) -> Iterator[AuditFinding]:
+    """Others that write into the folder of compiled kernels, or replace it, run code in the engine."""
+    folder = planned_folder(subject.plan)
+    if folder is not None and (_others_may_write(folder) or _others_may_write(folder.parent, may_be_sticky=True)):
+        message = f"others may write compiled kernels into {folder.name}, which the engine loads and runs"
+        hint = "chmod go-w on the folder and the one above, or name another one by APPLIANCE_CACHE"
+        yield AuditFinding("audit/kernels-writable", Gravity.HIGH, "hardware.kernels", message, hint)
+
+
+def _others_may_write(folder: Path, *, may_be_sticky: bool = False) -> bool:
+    """Returns whether others may write into a folder; into one that is not there yet they may not. may_be_sticky: it
+    does not count if they can replace only what is theirs."""
+    try:
+        mode = folder.stat().st_mode
+    except FileNotFoundError:
+        return False
+    return bool(mode & (stat.S_IWOTH | stat.S_IWGRP)) and not (may_be_sticky and mode & stat.S_ISVTX)
+
+
 def shared_cache(subject: AuditSubject) -> Iterator[AuditFinding]:
     auth = subject.serving.auth
     shares = subject.plan.cache.prefix_caching and not auth.isolate_caches
@@ -177,6 +197,7 @@ RULES: Final[tuple[Rule, ...]] = (
     unpinned_bytes,
     rules_of_keys,
     file_of_keys,
+    kept_kernels,
     shared_cache,
     wide_limits,
     text_in_logs,

@@ -20,6 +20,7 @@ from appliance.deploy.bundle.masking import SECRET_NAME, Masker
 from appliance.deploy.bundle.replay import compile_shared
 from appliance.deploy.bundle.shareable import ShareableSpec, shareable_spec
 from appliance.deploy.follow import log_tail
+from appliance.deploy.kernels_record import kernels_record
 from appliance.deploy.pins.lockfile import lock_path
 from appliance.deploy.state import DeploymentState
 from appliance.hardware import probe_machine
@@ -82,7 +83,12 @@ def collect_bundle(wanted: BundleSource | None) -> dict[str, str]:
 def _masked(masker: Masker, name: str, text: str) -> str:
     if name == contents.LOG:
         return masker.log(text)
-    if name in (contents.MODEL, contents.PLAN, contents.FACTS):  # of masked inputs; their digests are compared
+    if name in (
+        contents.MODEL,
+        contents.PLAN,
+        contents.FACTS,
+        contents.KERNELS,
+    ):  # of masked inputs; their digests are compared
         return text
     return _json(masker.data(msgspec.json.decode(text))) if name.endswith(".json") else masker.plain(text)
 
@@ -125,6 +131,7 @@ def _plan(gathered: _Gathered, loaded: LoadedSpec, shared: ShareableSpec, base: 
     gathered.values["files"] = files
     plan = compile_shared(shared.text, machine.facts, machine.profile.name, model, files)
     gathered.members[contents.PLAN] = render_json(plan)
+    gathered.members[contents.KERNELS] = _json(kernels_record(plan, machine.facts))
 
 
 def _without_secrets(masker: Masker, value: T) -> T:

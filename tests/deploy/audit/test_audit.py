@@ -1,5 +1,6 @@
 """Findings by spec, policies, and the account of open routes against a server that is scanned from outside."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -29,13 +30,13 @@ TLS = "tls: {certfile: cert.pem, keyfile: key.pem}"
 QUIET = f"{HEAD}{PINNED}endpoints: {{http: {{{PUBLIC}, enable_docs: false}}, {KEYS}, {TLS}}}\n"
 
 
-def findings(folder: Path, text: str) -> tuple[AuditFinding, ...]:
+def findings(folder: Path, text: str, hardware: str = "server-epyc-9654") -> tuple[AuditFinding, ...]:
     spec, facts = folder / "small.yaml", folder / "facts.json"
     spec.write_text(text)
     facts.write_bytes(msgspec.json.encode(small_model()))
     for name in ("cert.pem", "key.pem"):
         (folder / name).touch()
-    return audit(prepare(spec, hardware="server-epyc-9654", model_facts=facts))
+    return audit(prepare(spec, hardware=hardware, model_facts=facts))
 
 
 def test_a_careful_spec_has_no_findings(tmp_path: Path) -> None:
@@ -84,6 +85,49 @@ def test_a_file_of_keys_that_others_may_write_is_found(tmp_path: Path) -> None:
     assert "audit/keys-writable" in {finding.rule for finding in findings(tmp_path, text)}
     keys.chmod(0o640)
     assert "audit/keys-writable" not in {finding.rule for finding in findings(tmp_path, text)}
+
+
+@pytest.fixture
+def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder in which one compiled kernel is kept."""
+    folder = tmp_path / "cache" / "kept"
+    (folder / "A").mkdir(parents=True)
+    (folder / "A" / "norm.cubin").write_bytes(b"code")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(folder))
+    return folder
+
+
+def test_compiled_kernels_that_others_may_write_are_found(tmp_path: Path, kernels: Path) -> None:
+    def is_found(hardware: str = "nvidia-h100-sxm-80g") -> bool:
+        return "audit/kernels-writable" in {each.rule for each in findings(tmp_path, HEAD + PINNED, hardware)}
+
+    kernels.chmod(0o755)
+    kernels.parent.chmod(0o755)
+    assert not is_found()
+    kernels.chmod(0o775)
+    assert is_found()
+    assert not is_found("server-epyc-9654")  # a CPU set loads none
+    kernels.chmod(0o755)
+    kernels.parent.chmod(0o777)
+    assert is_found()
+    kernels.parent.chmod(0o1777)  # as /tmp: others cannot replace the folder
+    assert not is_found()
+
+
+@pytest.mark.usefixtures("kernels")
+def test_the_verb_says_on_what_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    findings(tmp_path, HEAD + PINNED)
+    command = ["audit", str(tmp_path / "small.yaml"), "--model-facts", str(tmp_path / "facts.json"), "--hardware"]
+    main([*command, "nvidia-8xh100-sxm-80g"])
+    text = capsys.readouterr().out
+    assert "runs on 8 x NVIDIA H100 80GB HBM3 (sm90" in text
+    assert "kernels kept: 1 in kept" in text
+    main([*command, "nvidia-h100-sxm-80g", "--json"])
+    told = json.loads(capsys.readouterr().out)["runs_on"]
+    assert told["kept"] == [{"name": "norm.cubin", "sha256": hashlib.sha256(b"code").hexdigest()}]
+    assert "PagedAttention[bf16]" in told["implementations"]["cuda: triton"]
+    main([*command, "server-epyc-9654"])
+    assert "runs on" not in capsys.readouterr().out
 
 
 def test_a_policy_says_what_fails(tmp_path: Path) -> None:

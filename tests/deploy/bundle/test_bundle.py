@@ -95,6 +95,7 @@ def plain(spec: Path) -> Path:
 def test_no_secret_is_in_a_bundle(shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     members = bundle_of(plain(shared), tmp_path)
     wanted = {"bundle.json", "spec.yaml", "hardware.json", "model.json", "plan.json", "server.log", "deployment.lock"}
+    wanted |= {"kernels.json"}
     assert wanted | {"history.json"} == set(members)
     for name, text in members.items():
         assert PLANTED not in text, name
