@@ -21,6 +21,7 @@ SUMS_ERROR = "sums of codebooks, made dense: each weight is rounded as its libra
 BF16_ERROR = "rounded to bf16: at most 2^-9 of a weight"
 F16_ERROR = "rounded to f16: at most 2^-12 of a weight, above 2^-14 in size and below 65,504"
 INT8_ERROR = "rounded to 8 bits a group: at most 1/254 of the group's largest weight"
+F8_ERROR = "rounded to e4m3 with a scale a row: at most 1/16 of a weight, or 1/458,752 of the row's largest"
 NF4_ERROR = "rounded to bitsandbytes' NF4 in blocks of 64: at most 0.152 of the block's largest weight"
 INT4_ERROR = "rounded to 4 bits a group: at most 1/30 of the group's range"
 
@@ -69,6 +70,7 @@ F16 = WeightForm("f16")
 BF16 = WeightForm("bf16")
 INT8_G32 = WeightForm("int8", 32)
 INT4_G32 = WeightForm("int4", 32, has_offset=True)
+F8_ROWS = WeightForm("f8", scale_bytes=4)
 NF4_G64 = WeightForm("nf4", 64, scale_bytes=4)
 INT4_G256 = WeightForm("int4", 256, has_offset=True)
 INT5_G32 = WeightForm("int5", 32, has_offset=True)
@@ -202,10 +204,12 @@ STORED_METHODS = ("gguf", "compressed-tensors", "gptq", "awq", "fp8", "fbgemm_fp
                   "bitsandbytes", "hqq", "torchao", "aqlm", "quark")  # fmt: skip
 
 # The quantizations that can be applied to a dense checkpoint while loading, with the form of each role's matrices; a
-# role that is not there stays dense. bitsandbytes is NF4 with one level of scales, and leaves embeddings and head.
+# role that is not there stays dense. fp8 and bitsandbytes, which is NF4 with one level of scales, leave embeddings and
+# head, as vLLM does.
 LOAD_QUANTIZATIONS: dict[str, dict[TensorRole, tuple[WeightForm, str]]] = {
     "int8": {"linear": (INT8_G32, INT8_ERROR), "embedding": (INT8_G32, INT8_ERROR)},
     "int4": {"linear": (INT4_G32, INT4_ERROR), "embedding": (INT8_G32, INT8_ERROR)},
+    "fp8": {"linear": (F8_ROWS, F8_ERROR)},
     "bitsandbytes": {"linear": (NF4_G64, NF4_ERROR)},
 }
 

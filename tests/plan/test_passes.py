@@ -110,6 +110,15 @@ def test_transposed_weights_are_measured_by_their_input() -> None:
     assert linear.planned_bytes == elements + elements // 32 * 2
 
 
+def test_plain_weights_become_fp8_and_meet_fp8_activations_where_the_gpu_multiplies_them() -> None:
+    spec = load(MODEL + "  quantization: fp8\n")
+    for name, rounds in (("nvidia-h100-sxm-80g", True), ("nvidia-a100-sxm-80g", False), ("server-epyc-9654", False)):
+        found = plan(spec, from_config("llama-3.1-8b"), machine(name)).precision
+        layouts = {each.role: each.layout for each in found.weights}
+        assert layouts == {"linear": "f8", "embedding": "bf16", "other": "f32"}, name
+        assert found.quantize_activations == rounds, name
+
+
 def test_the_best_kernel_set_that_runs_is_chosen() -> None:
     found = plan(load(), facts=machine("server-xeon-platinum-8480"))
     assert found.kernels.kernel_set == "cpu-amx"

@@ -117,6 +117,11 @@ class StoredRows:
         """Rows can be had as codes; transposed and changed ones are floats."""
         return self._transposed is None and self._change is None and _is_quantized(self._tensor)
 
+    @property
+    def has_codes(self) -> bool:
+        """Returns whether the tensor is stored in a quantized type, even if these rows are not to be had as codes."""
+        return _is_quantized(self._tensor)
+
     def stored(self, start: int, stop: int) -> Array:
         """Returns rows as stored: bytes of quantized types, else elements."""
         return self._rows[self._places(start, stop)]
@@ -188,6 +193,8 @@ def _translate_rows(part: StoredRows, start: int, stop: int, form: WeightForm) -
         return part.groups(start, stop).to_form(form)
     if part.is_plain(form.layout):
         return dense_weight(part.stored(start, stop), form.layout)
+    if form.layout == "f8" and part.has_codes:  # they would be rounded a second time, which the plan does not say
+        raise FormatError(f"codes of {part.storage} that change their places are not rounded to f8")
     values = part.values(start, stop)
     return dense_weight(narrow(values, form.layout), form.layout) if is_dense else quantize(values, form)
 

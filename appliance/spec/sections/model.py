@@ -131,8 +131,8 @@ class ModelSection(Section):
     )
     quantization: Quantization = field(
         "auto",
-        "How weights are quantized. int8, int4 and bitsandbytes (NF4) are made from plain weights while loading; none "
-        "dequantizes.",
+        "How weights are quantized. int8, int4, fp8 (a scale a row) and bitsandbytes (NF4) are made from plain weights "
+        "while loading; none dequantizes.",
         auto="what the checkpoint says, else none",
         built_values=tuple(dict.fromkeys(("auto", "none", *STORED_METHODS, *LOAD_QUANTIZATIONS))),
     )

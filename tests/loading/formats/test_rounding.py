@@ -10,7 +10,7 @@ from appliance.catalog.formats import LOAD_QUANTIZATIONS, WeightForm
 from appliance.kernels.layout import CanonicalWeight, Layout
 from appliance.kernels.reference.weights import dequantize
 from appliance.loading.formats.groups import FormatError
-from appliance.loading.formats.rounding import quantize
+from appliance.loading.formats.rounding import e4m3_codes, quantize
 
 INT8 = [WeightForm("int8", 32), WeightForm("int8", 128), WeightForm("int8")]
 INT4 = WeightForm("int4", 32, has_offset=True)
@@ -74,6 +74,30 @@ def test_what_cannot_be_quantized_is_refused() -> None:
         quantize(np.full((1, 32), np.nan, np.float32), INT8[0])
     with pytest.raises(FormatError, match="range of f16"):
         quantize(np.full((1, 32), 1e30, np.float32), INT8[0])
+
+
+def test_e4m3_is_what_torch_rounds_to() -> None:
+    """Every float between neighbouring codes, ties and subnormals among them."""
+    steps = torch.linspace(0, 1, 17)[:-1]
+    codes = torch.arange(126, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
+    after = torch.arange(1, 127, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
+    values = (codes[:, None] + (after - codes)[:, None] * steps).flatten()
+    values = torch.cat((values, -values, torch.tensor([448.0, -448.0])))
+    expected = values.to(torch.float8_e4m3fn).view(torch.uint8).numpy()
+    np.testing.assert_array_equal(e4m3_codes(values.numpy()), expected)
+
+
+def test_rows_of_e4m3_are_within_their_stated_error() -> None:
+    values = normal()
+    values[1], values[2] = 0, values[2] * 1e-6
+    form, _ = LOAD_QUANTIZATIONS["fp8"]["linear"]
+    weight = quantize(values, form)
+    assert (weight.layout, weight.group_size) == (Layout.F8, 256)
+    bound = np.maximum(np.abs(values) / 16, np.abs(values).max(axis=1, keepdims=True) / 458_752) * (1 + 2**-20)
+    back = dequantize(weight).numpy()
+    assert (np.abs(back - values) <= bound).all()
+    assert not back[1].any()
+    assert np.abs(back[0]).max() == pytest.approx(np.abs(values[0]).max())
 
 
 @pytest.mark.parametrize(("dtype", "digest"), [("float32", "c73baef322a54b0e"), ("bfloat16", "517e31ffb9714ce1")])
