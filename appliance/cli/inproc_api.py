@@ -28,7 +28,7 @@ async def inproc_api(plan: EnginePlan, announce: Callable[[BootPhase], None]) ->
     plan = msgspec.structs.replace(plan, serving=_within(plan.serving))
     metrics = ServiceMetrics(plan.model.served_names[0])
     text = load_text_side(plan, cache_dir())
-    engine = InProcessEngine(plan, text, announce=announce, metrics=metrics)
+    engine = InProcessEngine(plan, text, announce=announce, metrics=metrics.of_engine())
     metrics.describe(plan)
     health = Health(state=EngineState.READY, reason="")
     try:

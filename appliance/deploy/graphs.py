@@ -15,8 +15,10 @@ def graphs_status(url: str) -> dict[str, Any] | None:
 
 
 def read_graphs(metrics: str) -> dict[str, Any] | None:
-    """Reads the Prometheus text of a server."""
-    found = {name: float(value) for name, value in _SAMPLE.findall(metrics)}
+    """Reads the Prometheus text of a server; figures of replicas are added up."""
+    found: dict[str, float] = {}
+    for name, value in _SAMPLE.findall(metrics):
+        found[name] = found.get(name, 0.0) + float(value)
     if not found.get("graphs_planned"):
         return None
     return {

@@ -19,10 +19,11 @@ def swap_status(url: str) -> dict[str, Any] | None:
 
 
 def read_swap(metrics: str) -> dict[str, Any] | None:
-    """Reads the Prometheus text of a server."""
+    """Reads the Prometheus text of a server; counts of replicas are added up."""
     found: dict[str, dict[str, float]] = {}
     for name, label, value in _SAMPLE.findall(metrics):
-        found.setdefault(name, {})[label] = float(value)
+        of = found.setdefault(name, {})
+        of[label] = of.get(label, 0.0) + float(value)
     return found or None
 
 

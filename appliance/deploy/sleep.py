@@ -19,8 +19,10 @@ def sleep_status(url: str) -> dict[str, Any] | None:
 
 
 def read_sleep(metrics: str) -> dict[str, Any] | None:
-    """Reads the Prometheus text of a server."""
-    found = {(name, label): float(value) for name, label, value in _SAMPLE.findall(metrics)}
+    """Reads the Prometheus text of a server. Of several replicas it sleeps while one does, as long as the slowest took."""
+    found: dict[tuple[str, str], float] = {}
+    for name, label, value in _SAMPLE.findall(metrics):
+        found[name, label] = max(float(value), found.get((name, label), 0.0))
     if not found.get(("sleep_seconds", "sleep")):
         return None
     level = next((number for name, number in _LEVELS.items() if found["engine_sleep_state", name]), 0)

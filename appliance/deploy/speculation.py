@@ -20,12 +20,12 @@ def speculation_status(url: str) -> dict[str, Any] | None:
 
 
 def read_speculation(metrics: str) -> dict[str, Any] | None:
-    """Reads the Prometheus text of a server."""
+    """Reads the Prometheus text of a server; counts of replicas are added up."""
     methods: dict[str, dict[str, int]] = {}
     steps: dict[str, int] = {}
     for name, label, value in _SAMPLE.findall(metrics):
         if name == "speculation_steps":
-            steps[label] = int(float(value))
+            steps[label] = steps.get(label, 0) + int(float(value))
         elif name in _OF_METHOD:
-            methods.setdefault(label, dict.fromkeys(_OF_METHOD.values(), 0))[_OF_METHOD[name]] = int(float(value))
+            methods.setdefault(label, dict.fromkeys(_OF_METHOD.values(), 0))[_OF_METHOD[name]] += int(float(value))
     return {"methods": methods, "steps": steps} if steps else None

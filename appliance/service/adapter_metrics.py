@@ -14,7 +14,6 @@ ADAPTER_METRICS = (
         "lora_requests_info",
         ("max_lora", "waiting_lora_adapters", "running_lora_adapters"),
     ),
-    Metric("adapters_served", "gauge", "Adapters that are served"),
     Metric(
         "adapter_info",
         "gauge",

@@ -24,10 +24,10 @@ from appliance.engine.messages import (
 from appliance.engine.sleep_messages import SleepLevel, SleepTag
 from appliance.plan.types import AdapterPlan, SchedulerPlan
 from appliance.service.calls import EngineCalls
+from appliance.service.engine_metrics import EngineMetrics
 from appliance.service.errors import RequestFailedError
 from appliance.service.intake import STARTING
 from appliance.service.link import EngineLink
-from appliance.service.metrics import ServiceMetrics
 from appliance.service.neighbours import Neighbours
 from appliance.service.open_requests import OpenRequests
 from appliance.service.policy import Meter, OpenPolicy, RequestPolicy
@@ -59,7 +59,7 @@ class EngineClient:
     def __init__(
         self,
         limits: AdmissionLimits,
-        metrics: ServiceMetrics | None = None,
+        metrics: EngineMetrics | None = None,
         clock: Callable[[], float] = time.monotonic,
         policy: RequestPolicy | None = None,
         neighbours: Neighbours | None = None,

@@ -6,8 +6,8 @@ from appliance.engine.inproc import InprocEngine
 from appliance.engine.messages import BootPhase, EngineEvent, Fatal
 from appliance.plan.types import EnginePlan
 from appliance.service.client import AdmissionLimits, EngineClient
+from appliance.service.engine_metrics import EngineMetrics
 from appliance.service.intake import OPEN, failed
-from appliance.service.metrics import ServiceMetrics
 from appliance.service.text_side import TextSide
 from appliance.service.thread_link import ThreadLink
 
@@ -21,7 +21,7 @@ class InProcessEngine:
         text: TextSide,
         *,
         announce: Callable[[BootPhase], None] = lambda phase: None,
-        metrics: ServiceMetrics | None = None,
+        metrics: EngineMetrics | None = None,
     ) -> None:
         """Blocks while the model loads. Raises what InprocEngine.from_plan raises. Nothing is refused for waiting."""
         self.client = EngineClient(AdmissionLimits(plan.scheduler.max_num_seqs, None), metrics)

@@ -10,7 +10,8 @@ Kind = Literal["counter", "gauge", "histogram"]
 class Metric:
     """`vllm_name` is None where vLLM has no such figure; `other_names` are those of other versions of vLLM.
 
-    Every metric has the label model_name.
+    Every metric has the label model_name. by_engine: there is one of each replica, told apart by the label `engine`,
+    its number, as in vLLM.
     """
 
     name: str
@@ -20,6 +21,12 @@ class Metric:
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
     other_names: tuple[str, ...] = ()
+    by_engine: bool = False
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """The labels besides model_name."""
+        return ("engine", *self.labels) if self.by_engine else self.labels
 
     @property
     def vllm_names(self) -> tuple[str, ...]:

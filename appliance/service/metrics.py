@@ -5,22 +5,23 @@ existing dashboards work.
 """
 
 import json
-import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 
 from appliance.catalog.degradations import DEGRADATIONS, DegradationKind
-from appliance.engine.adapter_messages import AdapterReport
-from appliance.engine.messages import STEP_TOKEN_BOUNDS, EngineStats, RequestTimes
+from appliance.engine.messages import STEP_TOKEN_BOUNDS
 from appliance.plan.types import AdaptersPlan, EnginePlan
-from appliance.service.adapter_metrics import ADAPTER_METRICS, OF_ADAPTERS, info_labels, request_labels
+from appliance.service.adapter_metrics import ADAPTER_METRICS, OF_ADAPTERS
 from appliance.service.counted import CountedHistogram
-from appliance.service.metric import Kind, Metric
-from appliance.service.sleep_metrics import SLEEP_METRICS, sleep_gauges
-from appliance.service.speculation_metrics import SPECULATION_METRICS, speculation_counts
-from appliance.service.swap_metrics import SWAP_GAUGES, SWAP_METRICS, swap_costs, swap_counts, swap_gauges
+from appliance.service.engine_metrics import EngineMetrics, Planned
+from appliance.service.figure import Figure, names_of
+from appliance.service.metric import Metric
+from appliance.service.sleep_metrics import SLEEP_METRICS
+from appliance.service.speculation_metrics import SPECULATION_METRICS
+from appliance.service.swap_metrics import SWAP_METRICS
 
 _TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
 _PER_TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
@@ -37,7 +38,7 @@ def _histogram(name: str, text: str, vllm_name: str, buckets: tuple[float, ...],
     return Metric(name, "histogram", text, vllm_name, (), buckets, other_names)
 
 
-METRICS: tuple[Metric, ...] = (
+_OF_ENGINES: tuple[Metric, ...] = (
     Metric("requests_running", "gauge", "Sequences that take part in steps", "num_requests_running"),
     Metric("requests_waiting", "gauge", "Sequences that wait for a place", "num_requests_waiting"),
     Metric(
@@ -58,7 +59,6 @@ METRICS: tuple[Metric, ...] = (
     Metric("graphs_captured", "gauge", "Sizes of steps that run as graphs by now"),
     Metric("graphs_planned", "gauge", "Sizes of steps that are to run as graphs"),
     Metric("graph_capture_seconds", "gauge", "What capturing graphs took since the engine's start"),
-    Metric("cache_config_info", "gauge", "1; the planned cache as labels", "cache_config_info", CACHE_LABELS),
     Metric("preemptions", "counter", "Sequences that were put back to make room", "num_preemptions"),
     Metric("prompt_tokens", "counter", "Prompt tokens processed", "prompt_tokens"),
     Metric("generation_tokens", "counter", "Tokens generated", "generation_tokens"),
@@ -70,7 +70,6 @@ METRICS: tuple[Metric, ...] = (
     *SLEEP_METRICS,
     *ADAPTER_METRICS,
     Metric("engine_ready", "gauge", "1 when the engine takes requests"),
-    Metric("deep_checks", "counter", "Deep checks by what they found: ok, busy, stuck", None, ("result",)),
     Metric("engine_restarts", "counter", "Times the engine was started again after a failure"),
     _histogram("time_to_first_token_seconds", "Arrival to first token", "time_to_first_token_seconds", _TTFT),
     _histogram(
@@ -97,6 +96,11 @@ METRICS: tuple[Metric, ...] = (
     _histogram("request_params_n", "The parameter n", "request_params_n", _N),
     _histogram("request_params_max_tokens", "The parameter max_tokens", "request_params_max_tokens", _TOKENS),
     Metric("requests_finished", "counter", "Requests by how they ended", "request_success", ("finished_reason",)),
+)
+_OF_SERVICE: tuple[Metric, ...] = (
+    Metric("adapters_served", "gauge", "Adapters that are served"),
+    Metric("cache_config_info", "gauge", "1; the planned cache as labels", "cache_config_info", CACHE_LABELS),
+    Metric("deep_checks", "counter", "Deep checks by what they found: ok, busy, stuck", None, ("result",)),
     Metric("requests_shed", "counter", "Requests refused because the queue is too long for slo.ttft"),
     Metric("degradations", "counter", "Answers in a lesser form than was asked for, by its kind", None, ("kind",)),
     Metric("slo_target_seconds", "gauge", "Declared bound of a target", None, ("target",)),
@@ -106,70 +110,8 @@ METRICS: tuple[Metric, ...] = (
     Metric("key_refusals", "counter", "Requests refused by the rules of their API key", None, ("key", "reason")),
     Metric("http_requests", "counter", "HTTP answers by route and status", None, ("route", "status")),
 )
-
-ENGINE_GAUGES = (
-    "requests_running", "requests_waiting", "kv_cache_usage_ratio", "kv_cache_touched_bytes",
-    "state_snapshots_kept", "graphs_captured", "graphs_planned", "graph_capture_seconds", "engine_ready",
-    *SWAP_GAUGES,
-)  # fmt: skip
-Instrument = Counter | Gauge | Histogram
-_MAKERS: dict[Kind, type[Instrument]] = {"counter": Counter, "gauge": Gauge, "histogram": Histogram}
-
-
-class _Figure:
-    """One metric under all of its names."""
-
-    def __init__(self, metric: Metric, model_name: str, registry: CollectorRegistry) -> None:
-        self._model_name = model_name
-        self._families = [_make(metric, name, registry) for name in _names(metric)]
-        self._cells: dict[tuple[str, ...], list[Instrument]] = {}
-        if not metric.labels:
-            self._at(())
-
-    def set(self, value: float, *labels: str) -> None:
-        for cell in self._at(labels):
-            assert isinstance(cell, Gauge)
-            cell.set(value)
-
-    def add(self, amount: float, *labels: str) -> None:
-        for cell in self._at(labels):
-            assert isinstance(cell, Counter)
-            cell.inc(amount)
-
-    def observe(self, value: float) -> None:
-        for cell in self._at(()):
-            assert isinstance(cell, Histogram)
-            cell.observe(value)
-
-    def clear(self) -> None:
-        """Forgets every label value."""
-        for family in self._families:
-            family.clear()
-        self._cells.clear()
-
-    def keep_only(self, values: Collection[str]) -> None:
-        """Forgets the cells whose first label has another value."""
-        for labels in [each for each in self._cells if each[0] not in values]:
-            del self._cells[labels]
-            for family in self._families:
-                family.remove(self._model_name, *labels)
-
-    def _at(self, labels: tuple[str, ...]) -> list[Instrument]:
-        cells = self._cells.get(labels)
-        if cells is None:
-            cells = self._cells[labels] = [family.labels(self._model_name, *labels) for family in self._families]
-        return cells
-
-
-def _names(metric: Metric) -> list[str]:
-    return [f"appliance_{metric.name}", *metric.vllm_names]
-
-
-def _make(metric: Metric, name: str, registry: CollectorRegistry) -> Instrument:
-    labels = ("model_name", *metric.labels)
-    if metric.kind == "histogram":
-        return Histogram(name, metric.help, labels, buckets=metric.buckets, registry=registry)
-    return _MAKERS[metric.kind](name, metric.help, labels, registry=registry)
+METRICS = (*(replace(each, by_engine=True) for each in _OF_ENGINES), *_OF_SERVICE)
+_UNLABELLED = tuple(each.name for each in _OF_ENGINES if not each.labels and each.name != "step_tokens")
 
 
 def schema_text() -> str:
@@ -190,7 +132,7 @@ def schema() -> dict[str, Any]:
                 and f"vllm:{metric.vllm_name}" + ("_total" if metric.kind == "counter" else ""),
                 "kind": metric.kind,
                 "help": metric.help,
-                "labels": list(metric.labels),
+                "labels": list(metric.label_names),
                 "buckets": list(metric.buckets),
             }
             | ({"other_aliases": [f"vllm:{name}" for name in metric.other_names]} if metric.other_names else {})
@@ -203,22 +145,36 @@ class ServiceMetrics:
     """All figures of one server. Label values come from the plan and from fixed lists, never from requests."""
 
     def __init__(self, model_name: str, *, has_engine: bool = True) -> None:
-        """has_engine: this process, and no other, exports the engine's own figures."""
+        """has_engine: this process, and no other, exports the engines' own figures."""
         self._has_engine = has_engine
-        self._latest: EngineStats | None = None
         self._registry = CollectorRegistry()
         own = [metric for metric in METRICS if metric.name != "step_tokens"]
-        self._figures = {metric.name: _Figure(metric, model_name, self._registry) for metric in own}
+        self._figures = {metric.name: Figure(metric, model_name, self._registry) for metric in own}
         self._steps = _step_histogram(model_name)
         self._registry.register(self._steps)
         for each in DEGRADATIONS:
             self._figures["degradations"].add(0, each.kind)
-        self._last: dict[str, float] = {}
         self._targets: dict[str, float] = {}
-        self._block_bytes = 0
-        self._groups: dict[int, str] = {}  # the window of each group of caches
-        self._adapters: frozenset[str] = frozenset()  # names that are served
-        self._max_loras = 0
+        self._planned = Planned()
+        self._engines: dict[str, EngineMetrics] = {}
+
+    def of_engine(self, number: int = 0) -> EngineMetrics:
+        """Returns the figures of one replica, which are exported from now on."""
+        engine = str(number)
+        if engine not in self._engines:
+            self._engines[engine] = EngineMetrics(
+                engine,
+                self._figures,
+                self._steps,
+                self._planned,
+                exports_engine=self._has_engine,
+                shed=self.shed,
+                judge=self.judge,
+            )
+            self._steps.show(engine)
+            for name in _UNLABELLED:
+                self._figures[name].show(engine)
+        return self._engines[engine]
 
     def describe(self, plan: EnginePlan) -> None:
         """Sets the figures that come from the plan. A later plan replaces an earlier one."""
@@ -227,9 +183,9 @@ class ServiceMetrics:
             figures[name].clear()
         values = (cache.block_size, dtype, cache.prefix_caching, cache.num_blocks, cache.hash_algorithm)
         figures["cache_config_info"].set(1, *map(str, values))
-        planned = (group for device in plan.memory for group in device.kv_groups)
-        self._groups = {each.group: "full" if each.window is None else str(each.window) for each in planned}
-        self._block_bytes = sum(device.kv_bytes_per_block for device in plan.memory)
+        groups = (group for device in plan.memory for group in device.kv_groups)
+        self._planned.groups = {each.group: "full" if each.window is None else str(each.window) for each in groups}
+        self._planned.block_bytes = sum(device.kv_bytes_per_block for device in plan.memory)
         self._describe_adapters(plan.adapters)
         self._targets = dict(plan.slo)
         for target, bound in self._targets.items():
@@ -239,87 +195,18 @@ class ServiceMetrics:
 
     def _describe_adapters(self, plan: AdaptersPlan | None) -> None:
         served = () if plan is None else plan.served
-        self._max_loras = 0 if plan is None else plan.max_loras
-        self._adapters = frozenset(each.name for each in served)
-        self._figures["adapters_served"].set(len(self._adapters))
+        self._planned.max_loras = 0 if plan is None else plan.max_loras
+        self._planned.adapters = frozenset(each.name for each in served)
+        self._figures["adapters_served"].set(len(self._planned.adapters))
         for name in OF_ADAPTERS:
-            self._figures[name].keep_only(self._adapters)
-
-    def adapters_found(self, reports: Mapping[str, AdapterReport]) -> None:
-        """Takes what the engine found of the adapters that it serves now."""
-        if self._has_engine:
-            self._figures["adapter_info"].clear()
-            for labels in info_labels(reports):
-                self._figures["adapter_info"].set(1, *labels)
-
-    def adapter_used(self, adapter: str, num_prompt_tokens: int, num_tokens: int) -> None:
-        """Counts a request with an adapter that has ended."""
-        if adapter in self._adapters:
-            self._figures["adapter_requests"].add(1, adapter)
-            self._figures["adapter_tokens"].add(num_prompt_tokens, adapter, "prompt")
-            self._figures["adapter_tokens"].add(num_tokens, adapter, "generation")
+            self._figures[name].keep_only(1, self._planned.adapters)
 
     @property
     def collector(self) -> CollectorRegistry:
         """All figures as they are now."""
-        self._note_latest()
+        for engine in self._engines.values():
+            engine.export()
         return self._registry
-
-    def note(self, stats: EngineStats) -> None:
-        """Keeps the latest statistics, which are exported when metrics are scraped."""
-        if self._has_engine:
-            self._latest = stats
-
-    def _note_latest(self) -> None:
-        stats, self._latest = self._latest, None
-        if stats is None:
-            return
-        figures = self._figures
-        figures["requests_running"].set(stats.num_running)
-        figures["requests_waiting"].set(stats.num_waiting)
-        figures["kv_cache_usage_ratio"].set(stats.num_blocks_used / max(stats.num_blocks_total, 1))
-        for group, window in self._groups.items():
-            used = stats.blocks_used_by_group[group]
-            figures["kv_cache_group_usage_ratio"].set(used / max(stats.num_blocks_total, 1), str(group), window)
-        figures["kv_cache_touched_bytes"].set(stats.num_blocks_touched * self._block_bytes)
-        figures["state_snapshots_kept"].set(stats.num_snapshots_kept)
-        if stats.graphs is not None:
-            figures["graphs_captured"].set(stats.graphs.num_captured)
-            figures["graphs_planned"].set(stats.graphs.num_planned)
-            figures["graph_capture_seconds"].set(stats.graphs.seconds)
-        for name, value in _counters(stats).items():
-            self._count(name, value)
-        if stats.adapters is not None:
-            figures["lora_requests_info"].clear()
-            figures["lora_requests_info"].set(time.time(), *request_labels(stats.adapters, self._max_loras))
-            self._count("adapter_slot_writes", stats.adapters.num_writes)
-        self._steps.note(stats.step_sizes, stats.step_tokens)
-        for name, value in swap_gauges(stats.swap).items():
-            figures[name].set(value)
-        for (name, *labels), value in sleep_gauges(stats.sleep).items():
-            figures[name].set(value, *labels)
-        for what, value in swap_costs(stats.swap).items():
-            figures["swap_cost_seconds"].set(value, what)
-        for (name, *labels), value in (speculation_counts(stats.speculation) | swap_counts(stats.swap)).items():
-            self._count(name, value, *labels)
-
-    def _count(self, name: str, value: float, *labels: str) -> None:
-        """Adds what the engine has counted since it was last asked."""
-        key = "/".join((name, *labels))
-        last = self._last.get(key, 0.0)
-        if value > last:
-            self._figures[name].add(value - last, *labels)
-        self._last[key] = value
-
-    def engine_gone(self) -> None:
-        """A new engine counts from zero."""
-        self._note_latest()
-        self._last.clear()
-        self._steps.restart()
-        for name in ENGINE_GAUGES:
-            self._figures[name].set(0)
-        for group, window in self._groups.items():
-            self._figures["kv_cache_group_usage_ratio"].set(0, str(group), window)
 
     def judge(self, latencies: Mapping[str, float | None]) -> None:
         """Counts, for each target (such as `ttft_p95`) of a measured figure, whether an answered request met it.
@@ -341,12 +228,6 @@ class ServiceMetrics:
     def degraded(self, kind: DegradationKind) -> None:
         self._figures["degradations"].add(1, kind)
 
-    def set_ready(self, is_ready: bool) -> None:
-        self._figures["engine_ready"].set(float(is_ready))
-
-    def restarted(self) -> None:
-        self._figures["engine_restarts"].add(1)
-
     def answered(self, route: str, status: int) -> None:
         self._figures["http_requests"].add(1, route, str(status))
 
@@ -360,20 +241,6 @@ class ServiceMetrics:
     def key_refused(self, key: str, reason: str) -> None:
         self._figures["key_refusals"].add(1, key, reason)
 
-    def observe(self, name: str, value: float) -> None:
-        self._figures[name].observe(value)
-
-    def phases(self, times: RequestTimes) -> None:
-        """A request ended in the engine. Phases that it did not reach are not counted."""
-        self.observe("request_queue_seconds", times.queue_s)
-        if times.prefill_s is not None and times.decode_s is not None:
-            self.observe("request_prefill_seconds", times.prefill_s)
-            self.observe("request_decode_seconds", times.decode_s)
-            self.observe("request_inference_seconds", times.prefill_s + times.decode_s)
-
-    def finished(self, reason: str) -> None:
-        self._figures["requests_finished"].add(1, reason)
-
     def render(self) -> bytes:
         """The Prometheus text format."""
         return generate_latest(self.collector)
@@ -381,15 +248,4 @@ class ServiceMetrics:
 
 def _step_histogram(model_name: str) -> CountedHistogram:
     (metric,) = (metric for metric in METRICS if metric.name == "step_tokens")
-    return CountedHistogram(_names(metric), metric.help, model_name, metric.buckets)
-
-
-def _counters(stats: EngineStats) -> dict[str, float]:
-    return {
-        "preemptions": stats.num_preemptions,
-        "prompt_tokens": stats.prompt_tokens,
-        "generation_tokens": stats.generation_tokens,
-        "prefix_cache_queries": stats.prefix_queries,
-        "prefix_cache_hits": stats.prefix_hits,
-        "engine_steps": stats.num_steps,
-    }
+    return CountedHistogram(names_of(metric), metric.help, model_name, metric.buckets)

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from appliance.engine.messages import EngineStats, ErrorKind, RequestTimes, SequenceOutput
 from appliance.service.calls import Abort
+from appliance.service.engine_metrics import EngineMetrics
 from appliance.service.errors import RequestFailedError
-from appliance.service.metrics import ServiceMetrics
 from appliance.service.neighbours import Neighbours
 from appliance.service.outlook import Outlook
 from appliance.service.policy import Meter
@@ -43,7 +43,7 @@ class OpenRequests:
     def __init__(
         self,
         max_num_seqs: int,
-        metrics: ServiceMetrics | None,
+        metrics: EngineMetrics | None,
         clock: Callable[[], float],
         neighbours: Neighbours | None,
         abort: Abort,

@@ -1,6 +1,6 @@
 """The times and counts of one request, as its client sees them."""
 
-from appliance.service.metrics import ServiceMetrics
+from appliance.service.engine_metrics import EngineMetrics
 
 _ANSWERED = ("stop", "length")
 
@@ -21,7 +21,7 @@ class RequestRecord:
         self._num_tokens = [0] * n
         self._max_tokens = max_tokens
 
-    def advance(self, metrics: ServiceMetrics | None, now: float, index: int, num_tokens: int) -> bool:
+    def advance(self, metrics: EngineMetrics | None, now: float, index: int, num_tokens: int) -> bool:
         """Counts tokens; returns True if they are the first of the request."""
         is_first = self._first is None and num_tokens > 0
         if is_first:
@@ -32,7 +32,7 @@ class RequestRecord:
         self._last = now
         return is_first
 
-    def finish(self, metrics: ServiceMetrics | None, now: float, reason: str) -> None:
+    def finish(self, metrics: EngineMetrics | None, now: float, reason: str) -> None:
         if metrics is None:
             return
         metrics.finished(reason)

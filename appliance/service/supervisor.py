@@ -24,13 +24,13 @@ from appliance.engine.messages import (
 )
 from appliance.plan.types import EnginePlan
 from appliance.service.client import EngineClient
+from appliance.service.engine_metrics import EngineMetrics
 from appliance.service.engine_process import EngineChild, describe_exit
 from appliance.service.engine_spawn import SpawnedEngine, engine_command, first_socket, spawn_engine
 from appliance.service.health import EngineState, Health
 from appliance.service.intake import DRAINING, OPEN, failed
 from appliance.service.life_signs import LifeSigns
 from appliance.service.link import SocketLink
-from appliance.service.metrics import ServiceMetrics
 from appliance.service.restart import RestartRule
 
 _log = logger("service")
@@ -59,7 +59,7 @@ class Supervisor:
         paths: EnginePaths,
         client: EngineClient,
         *,
-        metrics: ServiceMetrics | None = None,
+        metrics: EngineMetrics | None = None,
         listener: Listener = lambda event: None,
         command: Sequence[str] = (),
         first: SpawnedEngine | None = None,

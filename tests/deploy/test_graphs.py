@@ -11,7 +11,7 @@ from tests.deploy.test_speculation import STATS
 
 def rendered(graphs: GraphStats | None) -> str:
     metrics = ServiceMetrics("model")
-    metrics.note(msgspec.structs.replace(STATS, graphs=graphs))
+    metrics.of_engine().note(msgspec.structs.replace(STATS, graphs=graphs))
     return metrics.render().decode()
 
 

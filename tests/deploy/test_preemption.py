@@ -11,7 +11,7 @@ from .test_speculation import STATS
 
 def rendered(swap: SwapStats | None) -> str:
     metrics = ServiceMetrics("model")
-    metrics.note(msgspec.structs.replace(STATS, swap=swap))
+    metrics.of_engine().note(msgspec.structs.replace(STATS, swap=swap))
     return metrics.render().decode()
 
 
@@ -22,15 +22,15 @@ def test_outcomes_and_rates_are_read_from_what_the_server_exports() -> None:
         store_s_per_place=1e-6, load_s_per_place=None, token_s=0.001,
     )  # fmt: skip
     text = rendered(told)
-    assert 'vllm:num_requests_swapped{model_name="model"} 2.0' in text
-    assert 'vllm:cpu_cache_usage_perc{model_name="model"} 0.4' in text
-    assert 'appliance_swap_cost_seconds{model_name="model",what="compute"} 0.001' in text
+    assert 'vllm:num_requests_swapped{engine="0",model_name="model"} 2.0' in text
+    assert 'vllm:cpu_cache_usage_perc{engine="0",model_name="model"} 0.4' in text
+    assert 'appliance_swap_cost_seconds{engine="0",model_name="model",what="compute"} 0.001' in text
     assert 'what="load"' not in text
     assert swap_text(read_swap(text)) == "stored 5, loaded 3, computed 1, mismatched 1, out 1.0 GB/s, in 3.0 GB/s"
 
 
 def test_a_server_without_swap_space_says_nothing() -> None:
     text = rendered(None)
-    assert 'vllm:num_requests_swapped{model_name="model"} 0.0' in text
+    assert 'vllm:num_requests_swapped{engine="0",model_name="model"} 0.0' in text
     assert read_swap(text) is None
     assert swap_text(None) is None

@@ -11,15 +11,15 @@ from tests.deploy.test_speculation import STATS
 def rendered(*told: SleepStats | None) -> str:
     metrics = ServiceMetrics("model")
     for each in told:
-        metrics.note(msgspec.structs.replace(STATS, sleep=each))
+        metrics.of_engine().note(msgspec.structs.replace(STATS, sleep=each))
         text = metrics.render().decode()
     return text
 
 
 def test_an_engine_that_sleeps_says_so_with_its_level_and_seconds() -> None:
     text = rendered(SleepStats(), SleepStats(asleep=SLEEP_TAGS, level=1, sleep_s=0.25))
-    assert 'vllm:engine_sleep_state{model_name="model",sleep_state="weights_offloaded"} 1.0' in text
-    assert 'vllm:engine_sleep_state{model_name="model",sleep_state="awake"} 0.0' in text
+    assert 'vllm:engine_sleep_state{engine="0",model_name="model",sleep_state="weights_offloaded"} 1.0' in text
+    assert 'vllm:engine_sleep_state{engine="0",model_name="model",sleep_state="awake"} 0.0' in text
     found = read_sleep(text)
     assert found == {"is_sleeping": True, "level": 1, "sleep_s": 0.25, "wake_s": 0.0}
     assert sleep_text(found) == "asleep at level 1, in 0.25 s; POST /wake_up brings it back"

@@ -15,7 +15,7 @@ STATS = EngineStats(
 
 def rendered(speculation: SpeculationStats | None) -> str:
     metrics = ServiceMetrics("model")
-    metrics.note(msgspec.structs.replace(STATS, speculation=speculation))
+    metrics.of_engine().note(msgspec.structs.replace(STATS, speculation=speculation))
     return metrics.render().decode()
 
 
@@ -25,8 +25,8 @@ def test_drafts_are_read_from_what_the_server_exports() -> None:
         steps={"verified": 4, "no_proposal": 7, "off": 0},
     )
     text = rendered(told)
-    assert 'vllm:spec_decode_num_draft_tokens_total{model_name="model"} 13.0' in text
-    assert 'vllm:spec_decode_num_accepted_tokens_per_pos_total{model_name="model",position="1"} 2.0' in text
+    assert 'vllm:spec_decode_num_draft_tokens_total{engine="0",model_name="model"} 13.0' in text
+    assert 'vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="model",position="1"} 2.0' in text
     found = read_speculation(text)
     assert found == {
         "methods": {
@@ -38,6 +38,19 @@ def test_drafts_are_read_from_what_the_server_exports() -> None:
     assert _drafts(found) == (
         "ngram 5 of 9 tokens accepted; suffix 0 of 4 tokens accepted; steps: verified 4, no proposal 7"
     )
+
+
+def test_counts_of_replicas_are_added_up() -> None:
+    metrics = ServiceMetrics("model")
+    for number, verified in enumerate((4, 2)):
+        told = SpeculationStats(methods={"ngram": MethodStats(1, 3, 2)}, steps={"verified": verified})
+        metrics.of_engine(number).note(msgspec.structs.replace(STATS, speculation=told))
+    text = metrics.render().decode()
+    assert 'method_drafts_total{engine="1",method="ngram",model_name="model"} 1.0' in text
+    assert read_speculation(text) == {
+        "methods": {"ngram": {"drafts": 2, "tokens": 6, "accepted": 4}},
+        "steps": {"verified": 6},
+    }
 
 
 def test_a_server_without_speculation_says_nothing() -> None:

@@ -178,10 +178,10 @@ def test_figures_are_by_adapter_and_go_with_it(deployment: Deployment) -> None:
     deployment.text("a")
     found = httpx.get(f"{deployment.url}/metrics").text
     for line in (
-        'appliance_adapter_tokens_total{adapter="a",kind="generation",model_name="base"}',
-        'appliance_adapter_requests_total{adapter="a",model_name="base"}',
-        f'appliance_adapter_info{{adapter="a",effective_modules="{NUM_ADAPTED}",',
-        'vllm:lora_requests_info{max_lora="2",model_name="base"',
+        'appliance_adapter_tokens_total{adapter="a",engine="0",kind="generation",model_name="base"}',
+        'appliance_adapter_requests_total{adapter="a",engine="0",model_name="base"}',
+        f'appliance_adapter_info{{adapter="a",engine="0",effective_modules="{NUM_ADAPTED}",',
+        'vllm:lora_requests_info{engine="0",max_lora="2",model_name="base"',
         'appliance_adapters_served{model_name="base"} 1.0',
     ):
         assert line in found

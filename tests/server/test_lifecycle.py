@@ -33,7 +33,7 @@ def is_idle(server: Server) -> bool:
     with server.http() as http:
         metrics = http.get("/metrics").text
     figures = dict(line.rsplit(" ", 1) for line in metrics.splitlines() if not line.startswith("#"))
-    label = '{model_name="scripted"}'
+    label = '{engine="0",model_name="scripted"}'
     return float(figures[f"appliance_requests_running{label}"]) == 0 and http_load(server) == 0
 
 
@@ -170,7 +170,7 @@ def test_disconnect_ends_the_request(tmp_path: Path, stream: bool) -> None:
         wait_until(lambda: is_idle(server), "the engine is idle")
         with server.http() as http:
             assert (
-                'requests_finished_total{finished_reason="abort",model_name="scripted"} 12.0'
+                'requests_finished_total{engine="0",finished_reason="abort",model_name="scripted"} 12.0'
                 in http.get("/metrics").text
             )
 
@@ -245,7 +245,7 @@ def test_drain_ends_at_its_limit(tmp_path: Path) -> None:
 
 def is_idle_fast(server: Server) -> bool:
     with server.http() as http:
-        return 'appliance_requests_running{model_name="scripted"} 0.0' in http.get("/metrics").text
+        return 'appliance_requests_running{engine="0",model_name="scripted"} 0.0' in http.get("/metrics").text
 
 
 def test_no_process_or_socket_is_left(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_a_crowd_leaves_nothing_behind(tmp_path: Path) -> None:
 
             def is_idle() -> bool:
                 text = http.get("/metrics").text
-                label = '{model_name="scripted"} 0.0'
+                label = '{engine="0",model_name="scripted"} 0.0'
                 names = ("requests_running", "requests_waiting", "kv_cache_usage_ratio")
                 return all(f"appliance_{name}{label}" in text for name in names)
 

@@ -184,14 +184,14 @@ async def test_counters_survive_an_engine_restart(tmp_path: Path) -> None:
     metrics = ServiceMetrics("m")
     plan = plan_in(tmp_path)
     for _ in range(2):
-        engine = InProcessEngine(plan, load_text_side(plan, None), metrics=metrics)
+        engine = InProcessEngine(plan, load_text_side(plan, None), metrics=metrics.of_engine())
         await texts(engine.client.generate(request("Say: ")))
         engine.close()
     lines = metrics.render().decode().splitlines()
-    assert 'appliance_generation_tokens_total{model_name="m"} 8.0' in lines
-    assert 'vllm:generation_tokens_total{model_name="m"} 8.0' in lines
-    assert 'appliance_requests_finished_total{finished_reason="stop",model_name="m"} 2.0' in lines
-    assert 'appliance_time_to_first_token_seconds_count{model_name="m"} 2.0' in lines
+    assert 'appliance_generation_tokens_total{engine="0",model_name="m"} 8.0' in lines
+    assert 'vllm:generation_tokens_total{engine="0",model_name="m"} 8.0' in lines
+    assert 'appliance_requests_finished_total{engine="0",finished_reason="stop",model_name="m"} 2.0' in lines
+    assert 'appliance_time_to_first_token_seconds_count{engine="0",model_name="m"} 2.0' in lines
 
 
 async def idle(client: EngineClient) -> None:

@@ -42,7 +42,7 @@ class Checked:
         self.now = 100.0
         self.metrics = ServiceMetrics("m")
         self.health = Health(state=EngineState.READY, reason="")
-        client = EngineClient(AdmissionLimits(1, 0), self.metrics)
+        client = EngineClient(AdmissionLimits(1, 0), self.metrics.of_engine())
         self.engine = Engine(client, answer)
         client.attach(self.engine)
         self.check = DeepCheck(client, self.health, self.metrics, patience_s=0.0, clock=lambda: self.now)
@@ -63,7 +63,7 @@ async def test_one_token_answers_everybody_for_a_second() -> None:
     assert len(checked.engine.sent) == 2
     text = checked.metrics.render().decode()
     assert 'appliance_deep_checks_total{model_name="m",result="ok"} 2.0' in text
-    assert 'vllm:time_to_first_token_seconds_count{model_name="m"} 0.0' in text
+    assert 'vllm:time_to_first_token_seconds_count{engine="0",model_name="m"} 0.0' in text
 
 
 async def test_no_token_and_no_step_is_stuck_and_the_token_is_given_up() -> None:

@@ -33,11 +33,11 @@ def test_each_group_of_the_plan_has_its_share(tmp_path: Path) -> None:
     metrics.describe(msgspec.structs.replace(scripted_plan(tmp_path), memory=(memory,)))
     values = dict.fromkeys(EngineStats.__struct_fields__, 0)
     stats = {**values, "step_sizes": (), "num_blocks_total": 64, "blocks_used_by_group": (16, 32)}
-    metrics.note(
+    metrics.of_engine().note(
         msgspec.convert(stats | dict.fromkeys(("speculation", "adapters", "swap", "graphs", "sleep")), EngineStats)
     )
     assert shares(metrics) == {("0", "512"): 0.25, ("1", "full"): 0.5}
-    metrics.engine_gone()
+    metrics.of_engine().engine_gone()
     assert shares(metrics) == {("0", "512"): 0.0, ("1", "full"): 0.0}
     metrics.describe(scripted_plan(tmp_path))
     assert shares(metrics) == {}

@@ -61,7 +61,7 @@ class _Client(EngineClient):
 
 def test_who_would_wait_too_long_is_refused_until_the_queue_has_shrunk() -> None:
     metrics = ServiceMetrics("m")
-    client = _Client(AdmissionLimits(4, None), metrics)
+    client = _Client(AdmissionLimits(4, None), metrics.of_engine())
     policy = SheddingPolicy(OpenPolicy(), client, above_s=3.0)
     request = TextRequest(request_id="r", prompt_token_ids=[1], sampling=SamplingParams())
     client.wait_s = 3.0

@@ -29,7 +29,11 @@ def _health_rules(workload: ServerWorkload) -> list[dict[str, Any]]:
     failed = f'appliance_http_requests_total{{{model},status=~"5.."}}'
     return [
         _rule(
-            "ApplianceNotReady", f"min(appliance_engine_ready{{{model}}}) == 0", "1m", "critical", "takes no requests"
+            "ApplianceNotReady",
+            f"min(max without (engine) (appliance_engine_ready{{{model}}})) == 0",
+            "1m",
+            "critical",
+            "takes no requests",
         ),
         _rule("ApplianceGone", f"absent(appliance_engine_ready{{{model}}})", "2m", "critical", "is not scraped"),
         _rule("ApplianceEngineRestarts", f"increase({restarts}[15m]) > 0", "0m", "warning", "started its engine again"),

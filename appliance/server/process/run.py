@@ -103,13 +103,13 @@ class _Server:
         self._url = url_of(listener, listen)
         self._status.write("listening", url=self._url)
         metrics = ServiceMetrics(self._plan.model.served_names[0])
-        client = EngineClient(AdmissionLimits.of(self._plan.scheduler), metrics)
+        client = EngineClient(AdmissionLimits.of(self._plan.scheduler), metrics.of_engine())
         with sockets_beside(self._engine) as sockets:
             supervisor = Supervisor(
                 self._plan,
                 EnginePaths(self._plan_path.resolve(), sockets),
                 client,
-                metrics=metrics,
+                metrics=metrics.of_engine(),
                 listener=self._on_event,
                 command=self._engine_command,
                 first=self._engine,

@@ -111,10 +111,10 @@ class Keeper:
         self._is_shared = False  # our socket, with the server that replaces us
         self._ending: float | None = None  # when what is left is killed
         self._metrics = ServiceMetrics(plan.model.served_names[0])
-        self._client = EngineClient(AdmissionLimits(plan.scheduler.max_num_seqs, None), self._metrics)
+        self._client = EngineClient(AdmissionLimits(plan.scheduler.max_num_seqs, None), self._metrics.of_engine())
         self._supervisor = Supervisor(
-            plan, paths, self._client, metrics=self._metrics, listener=self._on_event, command=engine_command,
-            first=engine,
+            plan, paths, self._client, metrics=self._metrics.of_engine(), listener=self._on_event,
+            command=engine_command, first=engine,
         )  # fmt: skip
         count = plan.serving.api_servers
         self._page = SharedPage.make(paths.sockets / "page", count)
@@ -244,7 +244,7 @@ class Keeper:
         await asyncio.gather(*[member.count(_COUNT_WITHIN_S) for member in self._members])
         with suppress(TimeoutError, RequestFailedError):  # the figures before stand while the engine is away
             stats = await asyncio.wait_for(self._client.call("stats"), _COUNT_WITHIN_S)
-            self._metrics.note(msgspec.msgpack.decode(stats, type=EngineStats))
+            self._metrics.of_engine().note(msgspec.msgpack.decode(stats, type=EngineStats))
 
     async def _tell_totals(self, member: Member, number: int) -> None:
         await self._count()
