@@ -6,6 +6,7 @@ from typing import Self
 
 import msgspec
 
+from appliance.base.errors import ApplianceError
 from appliance.engine.boot import boot
 from appliance.engine.loop import EngineLoop, Events
 from appliance.engine.messages import (
@@ -39,8 +40,12 @@ class InprocEngine:
     def from_plan(cls, plan: EnginePlan, announce: Callable[[BootPhase], None] = _ignore) -> Self:
         """Loads the model and reports phases to `announce`. Raises ApplianceError (see load_backend) and ValueError.
 
-        It has no streaming readers, so the plan's target for a step's duration is dropped.
+        It has no streaming readers, so the plan's target for a step's duration is dropped. It is one engine: a plan
+        with replicas is refused.
         """
+        if plan.parallel.replicas > 1:
+            message = f"parallelism.data is {plan.parallel.data}, and this runs one engine in its own process"
+            raise ApplianceError(message, hint="--set parallelism.data=1, or ask a server that is applied")
         scheduler = msgspec.structs.replace(plan.scheduler, target_step_s=None)
         return cls(boot(msgspec.structs.replace(plan, scheduler=scheduler), announce))
 

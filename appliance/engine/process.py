@@ -24,6 +24,7 @@ from appliance.engine.boot import boot, process_age_s
 from appliance.engine.front import ClientGone, DrainAndStop, Front, Intake, ModelLost
 from appliance.engine.loop import EngineLoop, Pulse
 from appliance.engine.messages import ErrorKind, Fatal, Ready
+from appliance.engine.replica import as_replica
 from appliance.kernels.errors import ExecutableError, KernelSetError
 from appliance.plan.types import EnginePlan
 
@@ -49,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"error: {error}\n")
         return EXIT_NOT_STARTED
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    plan = as_replica(plan, options.replica)
     return EngineProcess(plan, options.socket, options.parent_fd, options.heartbeat).run()
 
 
@@ -57,6 +59,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--plan", required=True, help="an EnginePlan as JSON")
     parser.add_argument("--socket", required=True, help="a ZeroMQ endpoint to bind, such as ipc:///run/engine.sock")
     parser.add_argument("--parent-fd", type=int, help="read end of a pipe; the engine ends at once when it closes")
+    parser.add_argument("--replica", type=int, default=0, metavar="NUMBER", help="of several engines with this plan")
     parser.add_argument("--heartbeat", type=float, default=0.5, metavar="SECONDS", help="between heartbeats")
     return parser.parse_args(arguments)
 

@@ -1,5 +1,7 @@
 """The results of the step profiler: values only, so that a reader needs no engine."""
 
+from collections.abc import Iterable, Sequence
+
 import msgspec
 
 
@@ -31,3 +33,47 @@ class EngineProfile(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     kinds: dict[str, StepsProfile]
     threads: dict[str, float]
+
+
+def added_up(profiles: Sequence[EngineProfile]) -> EngineProfile | None:
+    """Returns the sum of what engines did in the same time; None of none."""
+    if not profiles:
+        return None
+    names = dict.fromkeys(name for each in profiles for name in each.kinds)
+    return EngineProfile(
+        seconds=max(each.seconds for each in profiles),
+        kinds={name: _steps([each.kinds[name] for each in profiles if name in each.kinds]) for name in names},
+        threads=_sums(each.threads for each in profiles),
+    )
+
+
+def _steps(kinds: Sequence[StepsProfile]) -> StepsProfile:
+    operators: dict[tuple[str, str], OperatorProfile] = {}
+    for each in (operator for kind in kinds for operator in kind.operators):
+        before = operators.get((each.label, each.unit))
+        operators[each.label, each.unit] = each if before is None else _added(before, each)
+    return StepsProfile(
+        steps=sum(each.steps for each in kinds),
+        tokens=sum(each.tokens for each in kinds),
+        sampled=sum(each.sampled for each in kinds),
+        phases=_sums(each.phases for each in kinds),
+        operators=tuple(operators.values()),
+        shared_keys=sum(each.shared_keys for each in kinds),
+    )
+
+
+def _added(one: OperatorProfile, other: OperatorProfile) -> OperatorProfile:
+    return msgspec.structs.replace(
+        one,
+        seconds=one.seconds + other.seconds,
+        bytes=one.bytes + other.bytes,
+        operations=one.operations + other.operations,
+    )
+
+
+def _sums(values: Iterable[dict[str, float]]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for each in values:
+        for name, value in each.items():
+            found[name] = found.get(name, 0.0) + value
+    return found

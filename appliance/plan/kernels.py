@@ -13,6 +13,7 @@ from appliance.plan.ledger import AUTO, Ledger
 from appliance.plan.modelling import Modelled
 from appliance.plan.parallel import threads_of_rank
 from appliance.plan.program import PlannedProgram
+from appliance.plan.replicas import replicas_here
 from appliance.plan.types import KernelChoice, KernelPlan, PrecisionPlan
 from appliance.program.operators import OPERATORS, Operator, PagedAttention
 
@@ -218,7 +219,8 @@ def _num_threads(inputs: PlanInputs, ledger: Ledger) -> int:
         each = threads_of_rank(inputs)
         reason = reason if each == cpu.num_cores else f"a rank's share of {cpu.num_cores} cores"
         return ledger.decide("kernels.num_threads", each, "hardware", reason)
-    ranks = inputs.spec.parallelism.tensor if inputs.profile.device == "cpu" else 1
+    parallel = inputs.spec.parallelism
+    ranks = parallel.tensor * replicas_here(parallel) if inputs.profile.device == "cpu" else 1
     if wanted * ranks > cpu.num_threads:
         asked = f"{wanted} threads" if ranks == 1 else f"{wanted} threads in each of {ranks} ranks"
         message = f"{asked} on {cpu.num_threads} CPUs that this process may use would wait for each other"

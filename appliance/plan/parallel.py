@@ -4,6 +4,7 @@ from appliance.catalog.kernel_sets import DeviceKind
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import Ledger
 from appliance.plan.program import PlannedProgram
+from appliance.plan.replicas import plan_replicas, replicas_here
 from appliance.plan.types import ParallelPlan
 from appliance.program.cuts import UncutError
 
@@ -14,6 +15,7 @@ def plan_parallel(inputs: PlanInputs, ledger: Ledger) -> ParallelPlan:
     spec = inputs.spec.parallelism
     _check_pipeline(inputs, ledger)
     _check_devices(inputs, ledger)
+    replicas, first_replica = plan_replicas(inputs, ledger)
     return ParallelPlan(
         tensor=ledger.take("parallel.tensor", "parallelism.tensor", spec.tensor),
         pipeline=ledger.take("parallel.pipeline", "parallelism.pipeline", spec.pipeline),
@@ -21,6 +23,8 @@ def plan_parallel(inputs: PlanInputs, ledger: Ledger) -> ParallelPlan:
         expert=spec.expert,
         backend=_backend(inputs, ledger),
         distributed_timeout_s=float(spec.distributed_timeout),
+        replicas=replicas,
+        first_replica=first_replica,
     )
 
 
@@ -76,7 +80,7 @@ def _check_pipeline(inputs: PlanInputs, ledger: Ledger) -> None:
 
 def _check_devices(inputs: PlanInputs, ledger: Ledger) -> None:
     spec = inputs.spec.parallelism
-    wanted, device = spec.tensor * spec.pipeline * spec.data, inputs.profile.device
+    wanted, device = spec.tensor * spec.pipeline * replicas_here(spec), inputs.profile.device
     there = num_devices(inputs)
     if wanted > there:
         kind = "cores that it may use" if device == "cpu" else "accelerators"
@@ -92,7 +96,7 @@ def num_devices(inputs: PlanInputs) -> int:
 
 
 def threads_of_rank(inputs: PlanInputs) -> int:
-    """Returns the cores of a machine's CPU that each rank on it has."""
+    """Returns the cores of a machine's CPU that each rank of each replica on it has."""
     spec = inputs.spec.parallelism
-    ranks = spec.tensor * spec.pipeline * spec.data if inputs.profile.device == "cpu" else 1
+    ranks = spec.tensor * spec.pipeline * replicas_here(spec) if inputs.profile.device == "cpu" else 1
     return max(1, inputs.facts.cpu.num_cores // ranks)

@@ -350,12 +350,17 @@ class AdaptersPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ParallelPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """data: replicas of the deployment, on all machines. replicas: those of them that one server has, whose numbers
+    begin at first_replica."""
+
     tensor: int
     pipeline: int
     data: int
     expert: bool
     backend: str = "uni"  # how ranks are started; uni: there is one
     distributed_timeout_s: float = 60.0
+    replicas: int = 1
+    first_replica: int = 0
 
 
 class RestartPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,10 +18,10 @@ from appliance.server.http.tracing import Tracer, tracer_for
 from appliance.server.requests.prompts import PromptMaker
 from appliance.server.requests.sampling import SamplingRules
 from appliance.service.adapter_sets import AdapterChange, AdapterSetError
-from appliance.service.client import EngineClient
 from appliance.service.deep_check import DeepCheck
-from appliance.service.health import Health
+from appliance.service.health import EngineHealth
 from appliance.service.metrics import ServiceMetrics
+from appliance.service.service_client import ServiceClient
 from appliance.store.store import Store
 from appliance.text.tokenizer import Tokenizer
 
@@ -64,10 +64,10 @@ class ServerState:
     prompts: PromptMaker
     sampling: SamplingRules
     tracer: Tracer | None  # None: no traces are planned
-    client: EngineClient
+    client: ServiceClient
     tokenizer: Tokenizer
     metrics: ServiceMetrics
-    health: Health  # the supervisor's, which keeps changing
+    health: EngineHealth  # the supervisor's, which keeps changing
     keys: KeyRing
     store: Store
     deep: DeepCheck
@@ -115,9 +115,9 @@ class ServerState:
 
 def make_state(
     plan: EnginePlan,
-    client: EngineClient,
+    client: ServiceClient,
     metrics: ServiceMetrics,
-    health: Health,
+    health: EngineHealth,
     tokenizer: Tokenizer,
     store: Store | None = None,
     accounts: Callable[[str], Account | None] = lambda name: None,

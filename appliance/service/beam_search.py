@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
 from appliance.engine.messages import FinishReason, SamplingParams, SequenceOutput, TokenLogprobs
-from appliance.service.client import EngineClient
 from appliance.service.policy import Meter, OpenPolicy, PartMeter
 from appliance.service.requests import TextOptions, TextOutput, TextRequest
 from appliance.service.sequence_text import SequenceText
+from appliance.service.service_client import ServiceClient
 from appliance.service.streams import OutputStream
 from appliance.service.text_side import TextSide
 
@@ -91,7 +91,7 @@ class BeamStream:
     """The searches of several requests, as one stream: everything comes at the end, best first, n of each request."""
 
     def __init__(
-        self, client: EngineClient, text: TextSide, requests: Sequence[TextRequest], rules: Sequence[BeamRules]
+        self, client: ServiceClient, text: TextSide, requests: Sequence[TextRequest], rules: Sequence[BeamRules]
     ) -> None:
         self._client = client
         self._text = text

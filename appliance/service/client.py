@@ -29,7 +29,7 @@ from appliance.service.errors import RequestFailedError
 from appliance.service.intake import STARTING
 from appliance.service.link import EngineLink
 from appliance.service.neighbours import Neighbours
-from appliance.service.open_requests import OpenRequests
+from appliance.service.open_requests import OpenRequests, RequestGroup
 from appliance.service.policy import Meter, OpenPolicy, RequestPolicy
 from appliance.service.requests import TextRequest
 from appliance.service.streams import OutputStream
@@ -87,6 +87,16 @@ class EngineClient:
         return self._requests.num_sequences
 
     @property
+    def num_new_tokens(self) -> int:
+        """Prompt tokens that wait for a first token, and that the engine is not expected to have cached."""
+        return self._requests.num_new_tokens
+
+    @property
+    def engines(self) -> "Sequence[EngineClient]":
+        """The clients of the engines that can be called: this one."""
+        return (self,)
+
+    @property
     def text(self) -> TextSide:
         """Returns what `use_text` was given."""
         assert self._text is not None
@@ -102,8 +112,9 @@ class EngineClient:
             self._introduce_vocabulary()
 
     def use_limits(self, limits: AdmissionLimits) -> None:
-        """Sets the limits of requests from now on. max_num_seqs is the engine's, and stays."""
+        """Sets the limits of requests from now on."""
         self._limits = limits
+        self._requests.use_max_num_seqs(limits.max_num_seqs)
 
     def attach(self, link: EngineLink | None) -> None:
         """Sets the way to the engine; None: there is no engine now."""
@@ -141,18 +152,28 @@ class EngineClient:
         failures come from the stream.
         """
         self.check_admission()
-        link = self._attached()
+        self._attached()
         admitted: Sequence[TextRequest] = requests
         if meter is None:
             admitted, meter = self.policy.admit(requests)
-        group = self._requests.begin(len(admitted), meter)
-        first_index = 0
+        group, first_index = self.begin(len(admitted), meter), 0
         for request in admitted:
-            key = format(next(self._ids), "x")
-            self._requests.add(key, request, self.text, group, first_index)
-            self._send(link, key, request, is_streamed=is_streamed)
+            self.open(request, group, first_index, is_streamed=is_streamed)
             first_index += request.sampling.n
         return group.stream
+
+    def begin(self, num_requests: int, meter: Meter) -> RequestGroup:
+        """Returns a group for as many requests, which `open` of this client and of others fills."""
+        return self._requests.begin(num_requests, meter)
+
+    def open(
+        self, request: TextRequest, group: RequestGroup, first_index: int, *, is_streamed: bool, num_known: int = 0
+    ) -> None:
+        """Sends an admitted request of a group (see OpenRequests.add). Raises RequestFailedError when there is no
+        engine."""
+        link, key = self._attached(), format(next(self._ids), "x")
+        self._requests.add(key, request, self.text, group, first_index, num_known)
+        self._send(link, key, request, is_streamed=is_streamed)
 
     async def call(self, method: UtilityMethod) -> msgspec.Raw:
         """Makes a utility call: see EngineCalls.call."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from appliance.engine.messages import ErrorKind
-from appliance.service.client import EngineClient
 from appliance.service.errors import RequestFailedError
-from appliance.service.health import Health
+from appliance.service.health import EngineHealth
 from appliance.service.metrics import ServiceMetrics
+from appliance.service.service_client import ServiceClient
 
 PATIENCE_S = 5.0  # for the token
 KEPT_S = 1.0  # a result answers everybody who asks within this time
@@ -36,8 +36,8 @@ class DeepCheck:
 
     def __init__(
         self,
-        client: EngineClient,
-        health: Health,
+        client: ServiceClient,
+        health: EngineHealth,
         metrics: ServiceMetrics,
         *,
         patience_s: float = PATIENCE_S,

@@ -3,10 +3,11 @@
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from appliance.base.environ import with_changes
 from appliance.base.sockets import endpoint_of, socket_folder
@@ -29,16 +30,26 @@ def engine_command() -> tuple[str, ...]:
     return (sys.executable, "-m", "appliance.engine")
 
 
-def spawn_engine(command: Sequence[str], plan: Path, socket: Path) -> SpawnedEngine:
-    """Raises OSError."""
+def spawn_engine(
+    command: Sequence[str],
+    plan: Path,
+    socket: Path,
+    *,
+    replica: int = 0,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> SpawnedEngine:
+    """Starts the engine of a replica. environment: variables that it has besides ours. Raises OSError."""
     read_end, write_end = os.pipe()
     try:
         process = subprocess.Popen(
-            [*command, "--plan", str(plan), "--socket", endpoint_of(socket), "--parent-fd", str(read_end)],
+            [
+                *(*command, "--plan", str(plan), "--socket", endpoint_of(socket), "--parent-fd", str(read_end)),
+                *("--replica", str(replica)),
+            ],
             stdin=subprocess.DEVNULL,
             pass_fds=(read_end,),
             start_new_session=True,  # a terminal's Ctrl-C reaches the server alone, which then drains
-            env=with_changes(PYTHONUNBUFFERED="1"),
+            env=with_changes(PYTHONUNBUFFERED="1", **environment),
         )
     except BaseException:
         os.close(write_end)

@@ -1,7 +1,10 @@
 """The state of the engine at any moment, for readiness and for the status file."""
 
 import enum
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Protocol
 
 from appliance.engine.messages import BootPhase
 
@@ -13,6 +16,41 @@ class EngineState(enum.StrEnum):
     DRAINING = "draining"
     FAILED = "failed"  # it will not come back by itself
     STOPPED = "stopped"
+
+
+class EngineHealth(Protocol):
+    """The state of what takes requests: one engine, or several replicas of it.
+
+    `reason` says why it is not ready, or what the last failure was. replicas: of each by its number, where there are
+    several.
+    """
+
+    @property
+    def state(self) -> EngineState: ...
+
+    @property
+    def reason(self) -> str: ...
+
+    @property
+    def phases(self) -> Mapping[str, BootPhase]: ...
+
+    @property
+    def num_restarts(self) -> int: ...
+
+    @property
+    def step(self) -> int: ...
+
+    @property
+    def step_seconds(self) -> float: ...
+
+    @property
+    def is_ready(self) -> bool: ...
+
+    @property
+    def replicas(self) -> "Mapping[int, EngineHealth]": ...
+
+    def reasons(self) -> Sequence[str]:
+        """Empty when ready."""
 
 
 @dataclass(slots=True)
@@ -30,6 +68,11 @@ class Health:
     def is_ready(self) -> bool:
         return self.state is EngineState.READY
 
-    def reasons(self) -> list[str]:
+    @property
+    def replicas(self) -> Mapping[int, EngineHealth]:
+        """None: this is one engine's."""
+        return MappingProxyType({})
+
+    def reasons(self) -> Sequence[str]:
         """Empty when ready."""
         return [] if self.is_ready else [self.reason]

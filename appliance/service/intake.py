@@ -34,6 +34,7 @@ class Intake:
 
 OPEN = Intake(IntakeState.OPEN)
 STARTING = Intake(IntakeState.STARTING, "the engine is starting")
+REPLACED = Intake(IntakeState.DRAINING, "the engine is being replaced")
 DRAINING = Intake(IntakeState.DRAINING, "the server is shutting down")
 
 

@@ -20,12 +20,21 @@ from appliance.text.stop_strings import StopStrings
 
 @dataclass(slots=True)
 class RequestGroup:
-    """Requests that share a stream and end together."""
+    """Requests that share a stream and end together, also where several engines have them."""
 
     stream: OutputStream
     num_unfinished: int
     meter: Meter
-    keys: list[str] = field(default_factory=list)
+    keys: "dict[OpenRequests, list[str]]" = field(default_factory=dict)
+
+    def end(self, reason: str) -> None:
+        """Ends what is still open of it, here and in the engines."""
+        still_open = {of: of.close(keys, reason) for of, keys in self.keys.items()}
+        if any(still_open.values()):
+            self.meter.close(reason)
+        for of, keys in still_open.items():
+            if keys:
+                of.abort(keys)
 
 
 @dataclass(slots=True)
@@ -51,7 +60,7 @@ class OpenRequests:
         self._metrics = metrics
         self._clock = clock
         self._neighbours = neighbours
-        self._abort = abort
+        self.abort = abort
         self._open: dict[str, _OpenRequest] = {}
         self._untimed: dict[str, Meter] = {}  # of requests whose times the engine has not sent yet
         self._outlook = Outlook(max_num_seqs)
@@ -62,6 +71,15 @@ class OpenRequests:
     def num_requests(self) -> int:
         return len(self._open)
 
+    @property
+    def num_new_tokens(self) -> int:
+        """Prompt tokens that wait for a first token, and that the engine is not expected to have cached."""
+        return self._outlook.num_new
+
+    def use_max_num_seqs(self, max_num_seqs: int) -> None:
+        """The engine that runs from now on takes as many sequences at once."""
+        self._outlook.use_max_num_seqs(max_num_seqs)
+
     def wait_s(self, stats: EngineStats | None) -> float:
         """Predicts how long the prompt of a request that comes now would wait (see Outlook)."""
         num_open, num_ahead = self._neighbours.others() if self._neighbours else (0, 0)
@@ -69,20 +87,23 @@ class OpenRequests:
 
     def begin(self, num_requests: int, meter: Meter) -> RequestGroup:
         """Returns a group for as many requests, with the stream of their outputs."""
-        stream = OutputStream(lambda: self._end_group(group, "abort"), self._turns)
+        stream = OutputStream(lambda: group.end("abort"), self._turns)
         group = RequestGroup(stream, num_requests, meter)
         return group
 
-    def add(self, key: str, request: TextRequest, text: TextSide, group: RequestGroup, first_index: int) -> None:
-        """Opens a request of the group. Its sequence i has the index `first_index` + i in the stream."""
+    def add(
+        self, key: str, request: TextRequest, text: TextSide, group: RequestGroup, first_index: int, num_known: int = 0
+    ) -> None:
+        """Opens a request of the group. Its sequence i has the index `first_index` + i in the stream. num_known: tokens
+        at the prompt's beginning that the engine is expected to have cached."""
         sampling, num_prompt_tokens = request.sampling, len(request.prompt_token_ids)
         stops = StopStrings(request.text.stop) if request.text.stop else None
         sequences = [SequenceText(text, request, stops) for _ in range(sampling.n)]
         record = RequestRecord(self._clock(), num_prompt_tokens, sampling.n, sampling.max_tokens, request.adapter)
         self._open[key] = _OpenRequest(group, sequences, record, sampling.n, first_index)
-        group.keys.append(key)
+        group.keys.setdefault(self, []).append(key)
         self._untimed[key] = group.meter
-        self._outlook.opened(key, num_prompt_tokens)
+        self._outlook.opened(key, num_prompt_tokens, num_known)
         self.num_sequences += sampling.n
         self._tell_neighbours()
 
@@ -109,7 +130,7 @@ class OpenRequests:
         opened.group.stream.put(shown)
         if sequence.finished:
             if output.finish_reason is None:  # a stop string ended it here, and the engine still goes on
-                self._abort([output.request_id], output.index)
+                self.abort([output.request_id], output.index)
             opened.num_unfinished -= 1
             if opened.num_unfinished == 0:
                 self._complete(output.request_id, opened.group, shown.finish_reason or "stop")
@@ -136,16 +157,14 @@ class OpenRequests:
 
     def _fail(self, opened: _OpenRequest, failure: RequestFailedError) -> None:
         opened.group.stream.fail(failure)
-        self._end_group(opened.group, "error")
+        opened.group.end("error")
 
-    def _end_group(self, group: RequestGroup, reason: str) -> None:
-        """Ends what is still open of a group, here and in the engine."""
-        still_open = [key for key in group.keys if key in self._open]
+    def close(self, keys: Sequence[str], reason: str) -> list[str]:
+        """Closes those of the requests that are open here still, and returns them."""
+        still_open = [key for key in keys if key in self._open]
         for key in still_open:
             self._close(key, reason)
-        if still_open:
-            group.meter.close(reason)
-            self._abort(still_open)
+        return still_open
 
     def _close(self, key: str, reason: str) -> None:
         opened, now = self._open.pop(key), self._clock()

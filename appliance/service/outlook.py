@@ -15,8 +15,10 @@ class Outlook:
 
     def __init__(self, max_num_seqs: int) -> None:
         self._max_num_seqs = max_num_seqs
-        self._ahead: dict[str, int] = {}  # prompt tokens of the open requests that have no token yet
+        # Of open requests without a token: prompt tokens, and how many of these nobody expects to be cached.
+        self._ahead: dict[str, tuple[int, int]] = {}
         self._num_ahead = 0
+        self._num_new = 0
         self._ended_at: float | None = None  # the last sequence that ended while others waited
         self._turn_s: float | None = None
 
@@ -25,13 +27,26 @@ class Outlook:
         """Prompt tokens that wait for a first token."""
         return self._num_ahead
 
-    def opened(self, key: str, num_prompt_tokens: int) -> None:
-        self._ahead[key] = num_prompt_tokens
+    @property
+    def num_new(self) -> int:
+        """Prompt tokens that wait for a first token, and that nobody expects to be cached."""
+        return self._num_new
+
+    def use_max_num_seqs(self, max_num_seqs: int) -> None:
+        """The engine that runs from now on takes as many sequences at once."""
+        self._max_num_seqs = max_num_seqs
+
+    def opened(self, key: str, num_prompt_tokens: int, num_known: int = 0) -> None:
+        """num_known: tokens at the prompt's beginning that are expected to be cached."""
+        self._ahead[key] = num_prompt_tokens, num_prompt_tokens - num_known
         self._num_ahead += num_prompt_tokens
+        self._num_new += num_prompt_tokens - num_known
 
     def answered(self, key: str) -> None:
         """Notes that a request has its first token, or has ended without one."""
-        self._num_ahead -= self._ahead.pop(key, 0)
+        num_ahead, num_new = self._ahead.pop(key, (0, 0))
+        self._num_ahead -= num_ahead
+        self._num_new -= num_new
 
     def ended(self, num_sequences: int, num_open: int, now: float) -> None:
         """Notes that sequences have ended; `num_open` were open before."""

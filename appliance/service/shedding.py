@@ -4,10 +4,10 @@ import math
 from collections.abc import Sequence
 
 from appliance.engine.messages import ErrorKind
-from appliance.service.client import EngineClient
 from appliance.service.errors import RequestFailedError
 from appliance.service.policy import Meter, RequestPolicy
 from appliance.service.requests import TextRequest
+from appliance.service.service_client import ServiceClient
 
 
 class SheddingPolicy:
@@ -17,7 +17,7 @@ class SheddingPolicy:
     open is taken.
     """
 
-    def __init__(self, rules: RequestPolicy, client: EngineClient, above_s: float) -> None:
+    def __init__(self, rules: RequestPolicy, client: ServiceClient, above_s: float) -> None:
         self._rules = rules
         self._client = client
         self._above_s = above_s

@@ -14,7 +14,7 @@ from appliance.plan.serving_types import GatePlan
 from appliance.plan.types import EnginePlan
 from appliance.service.client import AdmissionLimits, EngineClient
 from appliance.service.errors import RequestFailedError
-from appliance.service.health import Health
+from appliance.service.health import EngineHealth
 from appliance.service.intake import OPEN
 from appliance.service.link import SocketLink
 from appliance.service.requests import TextRequest
@@ -53,7 +53,7 @@ class Latencies:
         return told
 
 
-async def check_gate(plan: EnginePlan, gate: GatePlan, endpoint: str, text: TextSide, health: Health) -> None:
+async def check_gate(plan: EnginePlan, gate: GatePlan, endpoint: str, text: TextSide, health: EngineHealth) -> None:
     """Asks the engine at `endpoint`, past every limit and into no figure. The first request only warms it up.
 
     Raises SloMissedError that names every target missed, or why a request failed.

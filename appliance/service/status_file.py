@@ -11,6 +11,7 @@ Every line has "time" (seconds since the epoch) and "event":
     answer     id, ok, reason                           to a command from outside (see service.control)
     failed     reason                                   the server ends, or will not be ready again
     stopped                                             last, after an orderly end
+With several replicas, phase, boot, state and adapters are of the one whose number is `engine`.
 """
 
 import contextlib
@@ -24,7 +25,7 @@ import msgspec
 from appliance.base.log import fields, logger
 from appliance.engine.adapter_messages import AdaptersServed
 from appliance.engine.messages import BootPhase, EngineEvent, Ready
-from appliance.service.health import EngineState, Health
+from appliance.service.health import EngineHealth, EngineState, Health
 
 STATUS_FILE = "status.jsonl"
 MAX_WAITING_BYTES: Final = 1 << 18  # of lines that a full disk did not take
@@ -67,15 +68,20 @@ class StatusFile:
             self._file.close()
 
 
-def tell(status: StatusFile, event: EngineEvent | Health) -> None:
-    """Writes what the listener of a supervisor gets."""
+def tell(status: StatusFile, event: EngineEvent | Health, engine: int | None = None) -> None:
+    """Writes what the listener of a supervisor gets. engine: the number of the replica, where there are several."""
+    of = {} if engine is None else {"engine": engine}
     if isinstance(event, BootPhase):
-        status.write("phase", **msgspec.structs.asdict(event))
+        status.write("phase", **of, **msgspec.structs.asdict(event))
     elif isinstance(event, Ready):
-        status.write("boot", **msgspec.msgpack.decode(event.report, type=dict[str, Any] | None) or {})
+        status.write("boot", **of, **msgspec.msgpack.decode(event.report, type=dict[str, Any] | None) or {})
     elif isinstance(event, AdaptersServed):
-        status.write("adapters", adapters=msgspec.to_builtins(event.adapters))
+        status.write("adapters", **of, adapters=msgspec.to_builtins(event.adapters))
     elif isinstance(event, Health):
-        status.write("state", state=event.state.value, reason=event.reason, ready=event.is_ready)
-        if event.state is EngineState.FAILED:
-            status.write("failed", reason=event.reason)
+        status.write("state", **of, state=event.state.value, reason=event.reason, ready=event.is_ready)
+
+
+def tell_given_up(status: StatusFile, health: EngineHealth) -> None:
+    """Writes that no engine will be there again by itself, if it is so."""
+    if health.state is EngineState.FAILED:
+        status.write("failed", reason=health.reason)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from appliance.base.environ import snapshot
 from appliance.base.errors import ApplianceError
 from appliance.base.log import fields, logger
 from appliance.engine.adapter_messages import AdaptersServed
@@ -22,13 +23,14 @@ from appliance.engine.messages import (
     Ready,
     UtilityRequest,
 )
+from appliance.hardware.visible import visible_devices
 from appliance.plan.types import EnginePlan
 from appliance.service.client import EngineClient
 from appliance.service.engine_metrics import EngineMetrics
 from appliance.service.engine_process import EngineChild, describe_exit
-from appliance.service.engine_spawn import SpawnedEngine, engine_command, first_socket, spawn_engine
+from appliance.service.engine_spawn import SpawnedEngine, engine_command, spawn_engine
 from appliance.service.health import EngineState, Health
-from appliance.service.intake import DRAINING, OPEN, failed
+from appliance.service.intake import DRAINING, OPEN, Intake, failed
 from appliance.service.life_signs import LifeSigns
 from appliance.service.link import SocketLink
 from appliance.service.restart import RestartRule
@@ -51,7 +53,8 @@ class EnginePaths:
 
 
 class Supervisor:
-    """`listener` hears every boot phase and every change of health, in order."""
+    """`listener` hears every boot phase and every change of health, in order. replica: the number of the engine among
+    those with this plan."""
 
     def __init__(
         self,
@@ -63,6 +66,7 @@ class Supervisor:
         listener: Listener = lambda event: None,
         command: Sequence[str] = (),
         first: SpawnedEngine | None = None,
+        replica: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.health = Health()
@@ -73,6 +77,8 @@ class Supervisor:
         self._listener = listener
         self._command = tuple(command) or engine_command()
         self._first = first  # an engine that was started before us
+        self._replica = replica
+        self._environment = _devices_of(plan, replica)
         self._clock = clock
         self._heartbeat_timeout_s = plan.restart.heartbeat_timeout_s
         self._rule = RestartRule(plan.restart)
@@ -101,6 +107,11 @@ class Supervisor:
         """The address of the engine's socket, which several clients may use; empty before the first start."""
         return self._endpoint
 
+    @property
+    def endpoints(self) -> Sequence[str]:
+        """The address of the engine's socket alone."""
+        return (self._endpoint,)
+
     def start(self) -> None:
         """Begins in the background; follow `health`."""
         self._task = asyncio.create_task(self._keep_running(), name="supervisor")
@@ -119,19 +130,30 @@ class Supervisor:
         Raises ApplianceError with the reason; then those before are served.
         """
         assert plan.adapters is not None, "there are places for adapters"
+        path = self._write_plan(plan)
+        try:
+            await self._client.change_adapters(plan.adapters.served)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        self._start_by(path)
+
+    def start_with(self, plan: EnginePlan) -> None:
+        """The next engine starts with this plan, which differs in its adapters. Raises ApplianceError."""
+        self._start_by(self._write_plan(plan))
+
+    def _write_plan(self, plan: EnginePlan) -> Path:
         self._num_plans += 1
-        path = self._paths.sockets / f"plan-{self._num_plans}.json"
+        path = self._paths.sockets / f"plan-{self._replica}-{self._num_plans}.json"
         try:
             path.write_bytes(msgspec.json.encode(plan))
         except OSError as error:  # a start with the older plan would serve other adapters than were asked for
             raise ApplianceError(
                 f"the plan for a new start of the engine cannot be written: {error.strerror}"
             ) from error
-        try:
-            await self._client.change_adapters(plan.adapters.served)
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
+        return path
+
+    def _start_by(self, path: Path) -> None:
         self._paths = EnginePaths(path, self._paths.sockets)
         self._written.append(path)
         while len(self._written) > _KEPT_PLANS:
@@ -142,10 +164,10 @@ class Supervisor:
         await self._settled.wait()
         return self.health
 
-    def drain(self) -> None:
-        """No new requests from now on; open ones go on."""
-        self._client.intake = DRAINING
-        self._change(EngineState.DRAINING, DRAINING.reason)
+    def drain(self, intake: Intake = DRAINING) -> None:
+        """No new requests from now on, for the reason of `intake`; open ones go on."""
+        self._client.intake = intake
+        self._change(EngineState.DRAINING, intake.reason)
 
     async def stop(self) -> None:
         """Ends the engine. What is still open fails."""
@@ -219,8 +241,10 @@ class Supervisor:
         if self._first is not None:
             first, self._first = self._first, None
             return first
-        socket = first_socket(self._paths.sockets).with_name(f"engine-{self._num_starts}")
-        return spawn_engine(self._command, self._paths.plan, socket)
+        socket = self._paths.sockets / f"engine-{self._replica}-{self._num_starts}"
+        return spawn_engine(
+            self._command, self._paths.plan, socket, replica=self._replica, environment=self._environment
+        )
 
     def _disconnect(self, socket: Path) -> None:
         if self._client.intake.is_open:
@@ -296,3 +320,12 @@ class Supervisor:
             self._settled.set()
         _log.info("engine state", extra=fields(state=state.value, reason=reason))
         self._listener(self.health)
+
+
+def _devices_of(plan: EnginePlan, replica: int) -> dict[str, str]:
+    """Returns the variables that show the replica's engine its own accelerators."""
+    parallel = plan.parallel
+    if parallel.replicas == 1:
+        return {}
+    ranks = parallel.tensor * parallel.pipeline
+    return visible_devices(plan.device, (replica - parallel.first_replica) * ranks, ranks, snapshot())

@@ -32,6 +32,8 @@ SPECULATING = ("speculative={method: suffix}",)
 DRAFTED = ("speculative={method: draft_model, model: ./draft}",)
 ADAPTED = ("lora={adapters: [{name: one, source: ./one}]}",)
 TRACED = ("observability.traces.otlp_traces_endpoint=http://127.0.0.1:9",)
+SEVERAL_MACHINES = ("parallelism={data: 3, data_parallel_hybrid_lb: true, data_parallel_start_rank: 0, "
+                    "data_parallel_size_local: 2}",)  # fmt: skip
 VALUES: dict[str, Other] = {
     "model.chat_template": Other("'{% for m in messages %}<{{ m.content }}>{% endfor %}'"),
     "model.model_impl": Other("transformers"),
@@ -51,6 +53,9 @@ VALUES: dict[str, Other] = {
         ("level", "0"), ("cudagraph_mode", "PIECEWISE"), ("enforce_eager", "true"),
         ("cudagraph_capture_sizes", "[1, 2]"), ("max_cudagraph_capture_size", "16"), ("cuda_graph_sizes", "[32]"),
     )},
+    "parallelism.data_parallel_rank": Other("1", ("parallelism.data=2",)),
+    "parallelism.data_parallel_size_local": Other("1", SEVERAL_MACHINES),
+    "parallelism.data_parallel_start_rank": Other("1", SEVERAL_MACHINES),
     "model.enable_sleep_mode": Other("true", ("hardware.kernels.kernel_set=torch",)),
     "hardware.memory.swap_space": Other("1MiB"),
     "scheduler.preemption_mode": Other("recompute", ("hardware.memory.swap_space=1MiB",)),
@@ -161,6 +166,7 @@ UNCHANGED: dict[str, str] = {
     "model.disable_sliding_window": "the test's model has no windows; see tests/plan/test_windows.py",
     "cache.state_snapshots": "the test's model keeps no recurrent states",
     "speculative.num_draft_states": "the test's model keeps no recurrent states",
+    "parallelism.data_parallel_hybrid_lb": "it is needed with the fields that say which replicas are here, or refused",
     "hardware.profile": "one profile fits the test's machine",
     "hardware.memory.utilization": "the cache of the test's model is at its useful most either way",
     "hardware.kernels.quantize_activations": "the test's weights are not quantized, so there is nothing to decide",

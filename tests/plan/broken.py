@@ -42,7 +42,31 @@ BROKEN = (
     Broken(MODEL + "parallelism: {tensor: 3}\n", "plan/parallelism", "parallelism.tensor", 6, 23),
     Broken(MODEL + "parallelism: {pipeline: 2}\n", "plan/not-built", "parallelism.pipeline", 6, 25),
     Broken(MODEL + "parallelism: {pipeline: 64}\n", "plan/parallelism", "parallelism.pipeline", 6, 25),
-    Broken(MODEL + "parallelism: {data: 2}\n", "plan/not-built", "parallelism.data", 6, 21),
+    Broken(MODEL + "parallelism: {data: 64}\n", "plan/parallelism", "parallelism.data", 6, 21),
+    Broken(
+        MODEL + "parallelism: {data: 2}\nhardware: {num_threads: 16}\n",
+        "plan/threads", "hardware.num_threads", 7, 25,
+    ),
+    Broken(
+        MODEL + "parallelism: {data: 4, data_parallel_size_local: 2}\n",
+        "plan/replicas", "parallelism.data_parallel_size_local", 6, 50,
+    ),
+    Broken(
+        MODEL + "parallelism: {data: 4, data_parallel_rank: 1, data_parallel_size_local: 2}\n",
+        "plan/replicas", "parallelism.data_parallel_size_local", 6, 73,
+    ),
+    Broken(
+        MODEL + "parallelism: {data: 4, data_parallel_start_rank: 1}\n",
+        "plan/replicas", "parallelism.data_parallel_start_rank", 6, 50,
+    ),
+    Broken(
+        MODEL + "parallelism: {data: 4, data_parallel_hybrid_lb: true, data_parallel_start_rank: 2}\n",
+        "plan/replicas", "parallelism.data_parallel_start_rank", 6, 81,
+    ),
+    Broken(
+        MODEL + "parallelism: {data: 2}\nendpoints: {http: {api_server_count: 2}}\n",
+        "plan/replicas", "endpoints.http.api_server_count", 7, 38,
+    ),
     Broken(MODEL + "hardware: {num_threads: 4096}\n", "plan/threads", "hardware.num_threads", 6, 25),
     Broken(MODEL + "hardware: {kernels: {kernel_set: cpu-avx1024}}\n", "plan/kernel-set",
            "hardware.kernels.kernel_set", 6, 34),

@@ -10,7 +10,7 @@ from appliance import __version__
 from appliance.server.http.errors import ApiError
 from appliance.server.state import ServerState
 from appliance.service.deep_check import DeepCheck, DeepResult
-from appliance.service.health import Health
+from appliance.service.health import EngineHealth
 
 
 async def live(state: ServerState, request: Request) -> Response:
@@ -21,10 +21,11 @@ async def live(state: ServerState, request: Request) -> Response:
 async def ready(state: ServerState, request: Request) -> Response:
     """200 when requests are taken, else 503 with the reasons and how far the start has come.
 
-    With deep=1 a token has to come through the scheduler as well (see DeepCheck).
+    With deep=1 a token has to come through the scheduler as well (see DeepCheck). Several replicas are ready while one
+    is; then `degraded` says whether others are not, and `replicas` why.
     """
     health = state.health
-    reasons = health.reasons()
+    reasons = list(health.reasons())
     is_deep = request.query_params.get("deep") in ("1", "true") and not reasons
     deep = await _deep(state.deep, health, reasons) if is_deep else None
     body: dict[str, Any] = {
@@ -43,15 +44,21 @@ async def ready(state: ServerState, request: Request) -> Response:
             for phase in health.phases.values()
         ],
     }
+    if health.replicas:
+        body["degraded"] = not reasons and not all(each.is_ready for each in health.replicas.values())
+        body["replicas"] = [
+            {"engine": number, "state": each.state.value, "reason": each.reason, "restarts": each.num_restarts}
+            for number, each in health.replicas.items()
+        ]
     if deep is not None:
         body["deep"] = {"result": deep.state, "seconds": round(deep.seconds, 3), "reason": deep.reason}
     return _json(body, 503 if reasons else 200)
 
 
-async def _deep(deep: DeepCheck, health: Health, reasons: list[str]) -> DeepResult:
+async def _deep(deep: DeepCheck, health: EngineHealth, reasons: list[str]) -> DeepResult:
     """Lets a token through the scheduler. What that finds wrong is added to `reasons`."""
     found = await deep.result()
-    reasons += health.reasons() or ([found.reason] if found.state == "stuck" else [])
+    reasons += list(health.reasons()) or ([found.reason] if found.state == "stuck" else [])
     return found
 
 

@@ -7,9 +7,9 @@ from appliance.engine.messages import RequestTimes
 from appliance.plan.serving_types import LogsPlan, ServingPlan
 from appliance.server.http.callers import CallerPolicy
 from appliance.server.http.tracing import Tracer
-from appliance.service.client import EngineClient
 from appliance.service.policy import Meter, RequestPolicy
 from appliance.service.requests import TextOutput, TextRequest
+from appliance.service.service_client import ServiceClient
 from appliance.service.shedding import SheddingPolicy
 from appliance.text.tokenizer import Tokenizer
 
@@ -17,7 +17,7 @@ _log = logger("server")
 
 
 def request_policy(
-    serving: ServingPlan, tokenizer: Tokenizer, client: EngineClient, tracer: Tracer | None = None
+    serving: ServingPlan, tokenizer: Tokenizer, client: ServiceClient, tracer: Tracer | None = None
 ) -> RequestPolicy:
     """The rules of the callers' keys; where they are planned, the log, traces, and the refusal of what would wait too
     long."""

@@ -14,8 +14,8 @@ from appliance.server.output.answers import Answer, Tally
 from appliance.server.requests.fields import GenerationFields
 from appliance.server.requests.structured_fields import ResponseFormat
 from appliance.service.beam_search import BeamRules, BeamStream
-from appliance.service.client import EngineClient
 from appliance.service.requests import TextOutput, TextRequest
+from appliance.service.service_client import ServiceClient
 from appliance.service.streams import merged
 
 # What beam search does not know -> values that ask for nothing.
@@ -74,7 +74,7 @@ class Search:
         return cls(n, width, is_beams)
 
     def beams(
-        self, plan: EnginePlan, client: EngineClient, fields: GenerationFields, requests: Sequence[TextRequest]
+        self, plan: EnginePlan, client: ServiceClient, fields: GenerationFields, requests: Sequence[TextRequest]
     ) -> BeamStream | None:
         """The stream that answers the requests in the engine's place. Raises ApiError 400."""
         if not self.is_beams:

@@ -22,13 +22,13 @@ from appliance.server.http.listen import adopt, bind, release, url_of
 from appliance.server.process.live import Control, LiveApp
 from appliance.server.process.running import QuietServer, RunningServer, route_uvicorn_logs, uvicorn_config
 from appliance.server.state import ServerState, make_state
-from appliance.service.client import AdmissionLimits, EngineClient
 from appliance.service.engine_spawn import SpawnedEngine, sockets_beside
-from appliance.service.health import EngineState, Health
+from appliance.service.engines import EngineService, make_engines
+from appliance.service.health import EngineHealth, EngineState, Health
 from appliance.service.metrics import ServiceMetrics
 from appliance.service.slo_gate import check_gate
-from appliance.service.status_file import StatusFile, tell
-from appliance.service.supervisor import EnginePaths, Supervisor
+from appliance.service.status_file import StatusFile, tell, tell_given_up
+from appliance.service.supervisor import EnginePaths
 from appliance.service.text_side import TextSide, load_text_side
 from appliance.store.store import Store
 
@@ -94,7 +94,7 @@ class _Server:
         self._was_ready = False
         self._url = ""
         self._running: RunningServer | None = None
-        self._engine_is_ready = False
+        self._health: EngineHealth = Health()  # the engines' own, once they are started
 
     async def run(self, inherited: int | None, *, is_gated: bool) -> None:
         listen = self._plan.serving.listen
@@ -103,17 +103,12 @@ class _Server:
         self._url = url_of(listener, listen)
         self._status.write("listening", url=self._url)
         metrics = ServiceMetrics(self._plan.model.served_names[0])
-        client = EngineClient(AdmissionLimits.of(self._plan.scheduler), metrics.of_engine())
         with sockets_beside(self._engine) as sockets:
-            supervisor = Supervisor(
-                self._plan,
-                EnginePaths(self._plan_path.resolve(), sockets),
-                client,
-                metrics=metrics.of_engine(),
-                listener=self._on_event,
-                command=self._engine_command,
-                first=self._engine,
+            paths = EnginePaths(self._plan_path.resolve(), sockets)
+            client, supervisor = make_engines(
+                self._plan, paths, metrics, self._on_event, self._engine_command, self._engine
             )
+            self._health = supervisor.health
             supervisor.start()
             try:
                 text = await asyncio.to_thread(load_text_side, self._plan, cache_dir())
@@ -131,14 +126,15 @@ class _Server:
                 await supervisor.stop()
                 self._store.close()
 
-    async def _pass_gate(self, supervisor: Supervisor, text: TextSide) -> None:
+    async def _pass_gate(self, supervisor: EngineService, text: TextSide) -> None:
         gate = self._plan.serving.gate
         if gate is not None:
             self._status.write("phase", name="gate", seconds=0.0, done=0, total=0, ended=False)
-            await check_gate(self._plan, gate, supervisor.endpoint, text, supervisor.health)
+            for endpoint in supervisor.endpoints:
+                await check_gate(self._plan, gate, endpoint, text, supervisor.health)
 
     async def _serve(
-        self, state: ServerState, supervisor: Supervisor, listener: socket.socket, certificates: Certificates | None
+        self, state: ServerState, supervisor: EngineService, listener: socket.socket, certificates: Certificates | None
     ) -> None:
         app = LiveApp(make_app(state))
         config = uvicorn_config(self._plan.serving, app)
@@ -157,10 +153,10 @@ class _Server:
         serving = asyncio.create_task(server.serve([listener]))
         settled = asyncio.create_task(supervisor.settled())
         await asyncio.wait({serving, settled}, return_when=asyncio.FIRST_COMPLETED)
-        if not serving.done() and supervisor.health.state is EngineState.FAILED:
+        if not serving.done() and settled.result().state is EngineState.FAILED:
             server.should_exit = True
             await serving
-            _require_ready(supervisor.health)
+            _require_ready(settled.result())
         await serving
         settled.cancel()
         batches.cancel()
@@ -168,19 +164,21 @@ class _Server:
         if running.state.tracer is not None:
             await asyncio.to_thread(running.state.tracer.close)
 
-    def _on_event(self, event: EngineEvent | Health) -> None:
-        tell(self._status, event)
+    def _on_event(self, engine: int, event: EngineEvent | Health) -> None:
+        tell(self._status, event, engine if self._plan.parallel.replicas > 1 else None)
         if isinstance(event, Health):
-            self._engine_is_ready = event.is_ready
+            if event.state is EngineState.FAILED:
+                tell_given_up(self._status, self._health)
             self._announce()
 
     def _announce(self) -> None:
-        """Says once that all is ready: the engine, and the server with its signal handlers, whichever comes last."""
-        if self._engine_is_ready and self._running is not None and not self._was_ready:
+        """Says once that all is ready: the engines, and the server with its signal handlers, whichever comes last."""
+        engines = self._health.replicas.values() or [self._health]
+        if self._running is not None and not self._was_ready and all(each.is_ready for each in engines):
             self._was_ready = True
             self._status.write("ready", url=self._url, seconds=round(time.monotonic() - self._started, 3))
 
 
-def _require_ready(settled: Health) -> None:
+def _require_ready(settled: EngineHealth) -> None:
     if settled.state is EngineState.FAILED:
         raise ApplianceError(f"the engine did not start: {settled.reason}")

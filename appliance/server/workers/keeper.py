@@ -45,7 +45,7 @@ from appliance.service.errors import RequestFailedError
 from appliance.service.health import EngineState, Health
 from appliance.service.metrics import ServiceMetrics
 from appliance.service.slo_gate import check_gate
-from appliance.service.status_file import StatusFile, tell
+from appliance.service.status_file import StatusFile, tell, tell_given_up
 from appliance.service.supervisor import EnginePaths, Supervisor
 from appliance.service.text_side import load_text_side
 
@@ -310,6 +310,8 @@ class Keeper:
 
     def _on_event(self, event: EngineEvent | Health) -> None:
         tell(self._status, event)
+        if isinstance(event, Health):
+            tell_given_up(self._status, event)
         for member in self._members:
             member.send(self._engine_now())
         self._announce()

@@ -120,7 +120,12 @@ class ParallelismSection(Section):
 
     tensor: PositiveInt = field(1, "Ranks that share each layer.", vllm="tensor_parallel_size")
     pipeline: PositiveInt = field(1, "Stages of consecutive layers.", built_values=(1,), vllm="pipeline_parallel_size")
-    data: PositiveInt = field(1, "Replicas behind one service.", built_values=(1,), vllm="data_parallel_size")
+    data: PositiveInt = field(
+        1,
+        "Replicas: whole engines with one plan behind one port, each with its share of the cores and of the memory. "
+        "With servers on several machines it is the number of all.",
+        vllm="data_parallel_size",
+    )
     expert: bool = field(
         False,
         "Spread whole experts over ranks, in place of slices of each.",
@@ -143,15 +148,19 @@ class ParallelismSection(Section):
     disable_custom_all_reduce: bool = field(False, "All-reduce by the vendor's library only.", built=False)
     headless: bool = field(False, "Run ranks without an API server: a secondary node.", built=False)
     data_parallel_rank: NonNegativeInt | None = field(
-        None, "This replica's rank; setting it means an outer load balancer.", built=False
+        None,
+        "The number of this server's replica, of which it has one: a balancer spreads requests over the servers. It is "
+        "the label `engine` of metrics.",
     )
-    data_parallel_start_rank: NonNegativeInt | None = field(None, "First rank of a secondary node.", built=False)
-    data_parallel_size_local: PositiveInt | None = field(None, "Replicas on this node.", built=False)
+    data_parallel_start_rank: NonNegativeInt | None = field(
+        None, "The number of this machine's first replica, with data_parallel_hybrid_lb."
+    )
+    data_parallel_size_local: PositiveInt | None = field(None, "Replicas on this machine. Default: all.")
     data_parallel_address: Text | None = field(None, "Address of the head node.", built=False)
     data_parallel_rpc_port: Port | None = field(None, "Port of the head node.", built=False)
-    data_parallel_backend: Literal["mp", "ray"] = field("mp", "How replicas are started.", built=False)
+    data_parallel_backend: Literal["mp", "ray"] = field("mp", "How replicas are started.", built_values=("mp",))
     data_parallel_hybrid_lb: bool = field(
-        False, "Each node balances its own replicas; an outer balancer spreads over nodes.", built=False
+        False, "Each machine balances its own replicas; an outer balancer spreads requests over the machines."
     )
     enable_eplb: bool = field(False, "Move experts between ranks by their load.", built=False)
     num_redundant_experts: NonNegativeInt = field(0, "Extra copies of busy experts.", built=False)

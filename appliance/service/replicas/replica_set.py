@@ -1,0 +1,145 @@
+"""Keeps several engines with one plan running, each with a supervisor of its own."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from appliance.base.errors import ApplianceError
+from appliance.base.log import fields, logger
+from appliance.engine.messages import EngineEvent, ErrorKind
+from appliance.plan.types import EnginePlan
+from appliance.service.client import AdmissionLimits, EngineClient
+from appliance.service.engine_spawn import SpawnedEngine
+from appliance.service.errors import RequestFailedError
+from appliance.service.health import EngineState, Health
+from appliance.service.metrics import ServiceMetrics
+from appliance.service.replicas.client import ReplicaClient
+from appliance.service.replicas.health import SetHealth
+from appliance.service.replicas.replica import Replica
+from appliance.service.supervisor import EnginePaths, Supervisor
+
+_log = logger("service")
+
+SetListener = Callable[[int, EngineEvent | Health], None]
+"""Hears of the engine of a number every boot phase and every change of health, in order."""
+
+
+class ReplicaSet:
+    """Does what a Supervisor does, over all replicas. `client` chooses among them."""
+
+    def __init__(
+        self,
+        plan: EnginePlan,
+        paths: EnginePaths,
+        metrics: ServiceMetrics,
+        *,
+        listener: SetListener = lambda number, event: None,
+        command: Sequence[str] = (),
+        first: SpawnedEngine | None = None,
+    ) -> None:
+        """first: the first replica's engine, which was started before us."""
+        self._plan = plan
+        self._paths = paths
+        self._metrics = metrics
+        self._listener = listener
+        self._command = command
+        parallel = plan.parallel
+        numbers = range(parallel.first_replica, parallel.first_replica + parallel.replicas)
+        self._replicas = {number: Replica(number, self._client(number), plan) for number in numbers}
+        self._supervisors = {
+            number: self._supervisor(number, paths.plan, plan, first if number == numbers[0] else None)
+            for number in numbers
+        }
+        self.client = ReplicaClient(tuple(self._replicas.values()), AdmissionLimits.of(plan.scheduler))
+        self.health = SetHealth(lambda: {number: each.health for number, each in self._supervisors.items()})
+
+    @property
+    def endpoints(self) -> Sequence[str]:
+        """The addresses of the engines' sockets; empty ones before the first start."""
+        return [each.endpoint for each in self._supervisors.values()]
+
+    def start(self) -> None:
+        """Begins in the background; follow `health`."""
+        for each in self._supervisors.values():
+            each.start()
+
+    async def settled(self) -> Health | SetHealth:
+        """Waits until all replicas are ready, or one is given up, whose health it returns then: a start is whole."""
+        waiting = {asyncio.create_task(each.settled()) for each in self._supervisors.values()}
+        try:
+            while waiting:
+                ended, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                failed = [each.result() for each in ended if each.result().state is EngineState.FAILED]
+                if failed:
+                    return failed[0]
+        finally:
+            for each in waiting:
+                each.cancel()
+        return self.health
+
+    def use_plan(self, plan: EnginePlan) -> None:
+        """Other limits and another rule of restarts, for all (see Supervisor.use_plan)."""
+        self._plan = plan
+        for each in self._supervisors.values():
+            each.use_plan(plan)
+
+    async def change_adapters(self, plan: EnginePlan) -> None:
+        """Makes all replicas serve the adapters of this plan. One that is away begins with them when it is back.
+
+        Raises ApplianceError with the reason of one that refuses, or when all are away; then all serve those before.
+        """
+        before, self._plan = self._plan, plan
+        there = await asyncio.gather(*(self._change(each, plan) for each in self._supervisors), return_exceptions=True)
+        failures = [each for each in there if isinstance(each, BaseException)]
+        if not failures and any(there):
+            return
+        self._plan = before
+        back = await asyncio.gather(*(self._change(each, before) for each in self._supervisors), return_exceptions=True)
+        for failure in (each for each in back if isinstance(each, BaseException)):
+            _log.error("a replica does not go back to the adapters before", extra=fields(reason=str(failure)))
+        if failures:
+            raise failures[0]
+        raise ApplianceError(f"no engine is there to serve other adapters: {self.health.reason}")
+
+    async def _change(self, number: int, plan: EnginePlan) -> bool:
+        """Returns whether the replica was there. Raises ApplianceError when it refuses."""
+        supervisor = self._supervisors[number]
+        try:
+            await supervisor.change_adapters(plan)
+        except RequestFailedError as failure:
+            if failure.kind is not ErrorKind.UNAVAILABLE:
+                raise
+            supervisor.start_with(plan)
+            return False
+        return True
+
+    def drain(self) -> None:
+        """No new requests from now on; open ones go on."""
+        for each in self._supervisors.values():
+            each.drain()
+
+    async def stop(self) -> None:
+        """Ends the engines. What is still open fails."""
+        await asyncio.gather(*(each.stop() for each in self._supervisors.values()))
+
+    def _client(self, number: int) -> EngineClient:
+        limits = AdmissionLimits(self._plan.scheduler.max_num_seqs, None)  # who waits is counted over all
+        return EngineClient(limits, self._metrics.of_engine(number))
+
+    def _supervisor(self, number: int, path: Path, plan: EnginePlan, first: SpawnedEngine | None = None) -> Supervisor:
+        return Supervisor(
+            plan,
+            EnginePaths(path, self._paths.sockets),
+            self._replicas[number].client,
+            metrics=self._metrics.of_engine(number),
+            listener=partial(self._heard, number),
+            command=self._command,
+            first=first,
+            replica=number,
+        )
+
+    def _heard(self, number: int, event: EngineEvent | Health) -> None:
+        if isinstance(event, Health) and not event.is_ready:
+            self._replicas[number].forget()
+        self._listener(number, event)
