@@ -19,7 +19,7 @@ def sleep_status(url: str) -> dict[str, Any] | None:
 
 
 def read_sleep(metrics: str) -> dict[str, Any] | None:
-    """Reads the Prometheus text of a server. Of several replicas it sleeps while one does, as long as the slowest took."""
+    """Reads the Prometheus text of a server. Several replicas sleep while one does, as long as the slowest took."""
     found: dict[tuple[str, str], float] = {}
     for name, label, value in _SAMPLE.findall(metrics):
         found[name, label] = max(float(value), found.get((name, label), 0.0))
