@@ -12,6 +12,7 @@ import msgspec
 from appliance.base.environ import snapshot
 from appliance.base.errors import ApplianceError
 from appliance.base.log import fields, logger
+from appliance.catalog.visible_devices import visible_devices
 from appliance.engine.adapter_messages import AdaptersServed
 from appliance.engine.messages import (
     BootPhase,
@@ -23,7 +24,6 @@ from appliance.engine.messages import (
     Ready,
     UtilityRequest,
 )
-from appliance.hardware.visible import visible_devices
 from appliance.plan.types import EnginePlan
 from appliance.service.client import EngineClient
 from appliance.service.engine_metrics import EngineMetrics
