@@ -16,9 +16,9 @@ from appliance.plan.frontend import (
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import Ledger, strictness_of
 from appliance.plan.parsers import plan_parsers
-from appliance.plan.serving_types import AnswersPlan, GatePlan, RequestsPlan, ServingPlan
+from appliance.plan.serving_types import AnswersPlan, GatePlan, RequestsPlan, RestartPlan, ServingPlan
 from appliance.plan.structured import plan_structured
-from appliance.plan.types import ModelPlan, RestartPlan
+from appliance.plan.types import ModelPlan
 from appliance.spec.data import as_data
 
 _OF_WHOLE_REQUESTS = "e2el"  # the one latency that answers without tokens have

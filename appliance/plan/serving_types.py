@@ -214,3 +214,13 @@ class ServingPlan(msgspec.Struct, frozen=True, kw_only=True):
     shutdown_timeout_s: float
     shed_above_s: float | None = None  # a longer wait for the first token is refused with 429; None: none is
     gate: GatePlan | None = None  # before a new generation takes over; None: readiness is enough
+
+
+class RestartPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """When an engine that failed is started again, and after what silence it has failed."""
+
+    policy: Literal["on-failure", "never"]
+    max_restarts: int
+    window_s: float
+    backoff_s: float
+    heartbeat_timeout_s: float

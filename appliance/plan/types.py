@@ -11,7 +11,7 @@ import msgspec
 from appliance.catalog.degradations import DegradationKind
 from appliance.catalog.pooling import PoolingChoice, PoolingKind, PoolingTask
 from appliance.checkpoint.modelling import CodeFile
-from appliance.plan.serving_types import ServingPlan
+from appliance.plan.serving_types import RestartPlan, ServingPlan
 
 PLAN_VERSION = 1
 SCRIPTED = "scripted"  # the kernel set and the model format of plans in tests; no planner chooses them
@@ -361,14 +361,6 @@ class ParallelPlan(msgspec.Struct, frozen=True, kw_only=True):
     distributed_timeout_s: float = 60.0
     replicas: int = 1
     first_replica: int = 0
-
-
-class RestartPlan(msgspec.Struct, frozen=True, kw_only=True):
-    policy: Literal["on-failure", "never"]
-    max_restarts: int
-    window_s: float
-    backoff_s: float
-    heartbeat_timeout_s: float
 
 
 class EnginePlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from appliance.plan.types import RestartPlan
+from appliance.plan.serving_types import RestartPlan
 
 
 class RestartRule:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from appliance.plan.types import RestartPlan
+from appliance.plan.serving_types import RestartPlan
 from appliance.service.engine_process import describe_exit
 from appliance.service.restart import RestartRule
 

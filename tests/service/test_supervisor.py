@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from appliance.base.sockets import socket_folder
-from appliance.plan.types import RestartPlan
+from appliance.plan.serving_types import RestartPlan
 from appliance.service.client import AdmissionLimits, EngineClient
 from appliance.service.health import EngineState, Health
 from appliance.service.supervisor import EnginePaths, Supervisor

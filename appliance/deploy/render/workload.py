@@ -10,7 +10,8 @@ from typing import Final
 from appliance.base.errors import ApplianceError, ExitCode
 from appliance.checkpoint.sources.address import PathAddress, parse_address
 from appliance.plan.prepare import Prepared
-from appliance.plan.types import EnginePlan, RestartPlan
+from appliance.plan.serving_types import RestartPlan
+from appliance.plan.types import EnginePlan
 from appliance.spec.interpolate import referenced_variables
 
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
