@@ -36,7 +36,7 @@ class EngineProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def added_up(profiles: Sequence[EngineProfile]) -> EngineProfile | None:
-    """Returns the sum of what engines did in the same time; None where there are no profiles."""
+    """Adds up what engines did in the same time. Returns None where there are no profiles."""
     if not profiles:
         return None
     names = dict.fromkeys(name for each in profiles for name in each.kinds)
