@@ -109,7 +109,6 @@ def _on_torch(
         is_batch_invariant=False,
         can_be_batch_invariant=True,
         has_graphs=True,
-        can_share=False,
         is_automatic=is_automatic,
     )
 

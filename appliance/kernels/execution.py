@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from appliance.kernels.ranks import Ranks
+from appliance.kernels.ranks import RankView
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,4 +63,4 @@ class Execution:
     numerics: Numerics
     placement: Placement
     graphs: Graphs = Graphs()
-    ranks: Ranks | None = None
+    ranks: RankView | None = None

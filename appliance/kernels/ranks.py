@@ -1,8 +1,8 @@
-"""The memory that the ranks of one machine share, and how they wait for one another in it.
+"""What the ranks of a group are to one another; and the memory that those of one machine share.
 
-Layout: a page of counters, 64 bytes each so that ranks do not disturb each other (kernels/cpu/ranks.h has the same);
-then the inputs of steps; then what a kernel set shares. The memory has no name in any file system: it goes to other
-processes as a file descriptor and is gone with the last of them.
+Layout of that memory: a page of counters, 64 bytes each so that ranks do not disturb each other (kernels/cpu/ranks.h
+has the same); then the inputs of steps; then what a kernel set shares. The memory has no name in any file system: it
+goes to other processes as a file descriptor and is gone with the last of them.
 """
 
 import ctypes
@@ -10,7 +10,7 @@ import mmap
 import os
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -26,6 +26,24 @@ _PAUSE_S = 0.00005
 
 class RankError(ExecutableError):
     """A rank failed, or did not come within the deadline: the group cannot go on."""
+
+
+class RankView(Protocol):
+    """One rank's view of its group."""
+
+    rank: int
+    num_ranks: int
+    timeout_s: float  # for which a rank waits for another, at most
+
+    def meet(self) -> None:
+        """Waits until no rank reads the arrays of earlier steps. Raises RankError if one does not come."""
+
+    def fail(self) -> None:
+        """Ends every wait of the group that can be ended from here."""
+
+    @property
+    def has_failed(self) -> bool:
+        """Says whether a rank has failed: the group cannot go on."""
 
 
 class SharedMemory:
@@ -54,7 +72,7 @@ def pages(size_bytes: int) -> int:
 
 
 class Ranks:
-    """One rank's view of the group."""
+    """One rank's view of a group that shares memory."""
 
     def __init__(self, memory: SharedMemory, rank: int, num_ranks: int, timeout_s: float, first_byte: int = 0) -> None:
         """first_byte: where a kernel set's share begins, after the page and what the engine keeps."""

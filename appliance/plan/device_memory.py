@@ -14,6 +14,7 @@ from appliance.program.attention import HeadLinear
 from appliance.program.device_memory import (
     LOGPROB_ROWS,
     StepLimits,
+    gather_bytes,
     input_bytes,
     kernel_bytes,
     place_slots,
@@ -50,12 +51,14 @@ def step_items(
         kernels = kernel_bytes(
             bare, limits, element, num_processors, batch_invariant=batch_invariant, rounds_inputs=rounds
         )
+    gathered = gather_bytes(last.program, limits, element)
     parts = [
         f"a step's numbers {format_size(inputs)}",
         *([f"a block that no table has {format_size(spare)}"] if spare else []),
         *([f"what kernels hand on {format_size(kernels)}"] if kernels else []),
+        *([f"columns that ranks exchange {format_size(gathered)}"] if gathered else []),
     ]
-    kept = inputs + spare + 4 * limits.num_sampled + kernels
+    kept = inputs + spare + 4 * limits.num_sampled + kernels + gathered
     has_kernels = num_processors is not None
     return (
         MemoryItem(name="activations", size_bytes=arena, formula=f"{formula}; logits and routing in 4"),
@@ -102,6 +105,7 @@ def _operator_bytes(
         is_product = isinstance(op, Linear | HeadLinear)
         dense = sum(_dense_bytes(program, weight, element) for weight in op.named(op.matrices) if is_product)
         by_kernel = by == "triton" and not (isinstance(op, HeadLinear) and limits.num_tokens > FEW_ROWS)
+        by_kernel |= by == "library"  # it has memory of its own (gather_bytes)
         made = 0 if by_kernel else COPIES * _slot_bytes(op, limits, 4 if by == "reference" else element)
         yield dense + made, f"{name} by {by}"
 

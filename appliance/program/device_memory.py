@@ -2,6 +2,7 @@
 functions, so that what is planned is what is taken."""
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from math import ceil
 from typing import Final, NamedTuple
 
@@ -11,7 +12,8 @@ from appliance.catalog.gpu_operators import FEW_ROWS
 from appliance.program.adapters import AdapterLinear
 from appliance.program.arena import Arena, Liveness
 from appliance.program.caches import KV_BYTES, kv_scale_bytes
-from appliance.program.operators import Linear, PagedAttention, StepProgram
+from appliance.program.operators import Add, Copy, Linear, PagedAttention, StepProgram
+from appliance.program.ranks import Gather
 from appliance.program.routing import ChooseExperts, Experts
 from appliance.program.slots import Extent, Slot
 
@@ -55,7 +57,7 @@ class ExpertShape(NamedTuple):
 
     @classmethod
     def of(cls, op: Experts) -> "ExpertShape":
-        return cls(op.num_experts, op.num_chosen, op.width * (2 if op.is_gated else 1), op.width, op.out.width)
+        return cls(op.num_own, op.num_chosen, op.width * (2 if op.is_gated else 1), op.width, op.out_width)
 
     def positions(self, num_tokens: int) -> int:
         """Returns the most rows that the pairs of a token and an expert take, each expert's rows in whole tiles."""
@@ -192,9 +194,29 @@ def spare_block_bytes(program: StepProgram, block_size: int, kv_dtype: str) -> i
 
 
 def wide_slots(program: StepProgram) -> frozenset[int]:
-    """Returns the slots that are f32 whatever the activations are: logits are sampled from, and routing is decided."""
+    """Returns the slots that are f32 whatever the activations are: logits are sampled from, and routing is decided; and
+    those in which ranks compute parts of these."""
     routing = (slot for op in program.operators if isinstance(op, ChooseExperts) for slot in (op.logits, op.factors))
-    return frozenset({program.logits.index, *(slot.index for slot in routing)})
+    wide = {program.logits.index, *(slot.index for slot in routing)}
+    for op in program.operators:
+        if isinstance(op, Copy) and op.out.slot.index in wide:
+            wide.add(op.x.slot.index)
+        elif isinstance(op, Add) and op.out.index in wide:
+            wide.add(op.x.index)
+    return frozenset(wide)
+
+
+def gather_bytes(program: StepProgram, limits: StepLimits, element_bytes: int) -> int:
+    """Returns the bytes through which ranks exchange columns: those of one rank, and those of all, as many of each as
+    of the one that has most."""
+    wide, most = wide_slots(program), 0
+    for op in program.operators:
+        if isinstance(op, Gather) and op.experts is None:
+            slot = op.x.slot
+            widest = max(stop - start for start, stop in pairwise(op.starts))
+            each = 4 if slot.buffer.index in wide else element_bytes
+            most = max(most, limits.rows[slot.extent] * widest * len(op.starts) * each)
+    return ceil(most / ALIGNMENT) * ALIGNMENT
 
 
 def place_slots(program: StepProgram, limits: StepLimits, element_bytes: int) -> Arena:

@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from appliance.catalog.kernel_sets import KERNEL_SETS
 from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.reader import open_tensors
 from appliance.kernels.execution import Execution
 from appliance.kernels.interface import Executable, KernelSet, StepInputs
+from appliance.kernels.linked_ranks import LinkedRanks, Rendezvous
 from appliance.kernels.logits import Logits
-from appliance.kernels.ranks import Ranks, SharedMemory
+from appliance.kernels.ranks import Ranks, RankView, SharedMemory
 from appliance.layers.program import CompiledDecoder
 from appliance.loading.inventory import take_inventory
 from appliance.loading.sharded_weights import ShardedWeights
@@ -66,8 +68,12 @@ def bind_ranks(
     inventory = take_inventory(described, facts, plan or precision(facts))
     compiled = described.stored_as({name: item.form for name, item in inventory.items()}).compiled
 
+    meeting = Rendezvous.of_one_machine() if KERNEL_SETS[kernel_set.name].uses_torch else None
+
     def bind(rank: int) -> Executable:
-        group = Ranks(memory, rank, num_ranks, timeout_s=20.0)
+        group: RankView = Ranks(memory, rank, num_ranks, timeout_s=20.0)
+        if meeting is not None:
+            group = LinkedRanks(meeting, rank, num_ranks, timeout_s=20.0)
         return _bind_one(facts, kernel_set, compiled, inventory, replace(execution, ranks=group))
 
     return RankThreads([bind(rank) for rank in range(num_ranks)], memory)

@@ -29,7 +29,7 @@ from appliance.kernels.layout import CanonicalWeight
 from appliance.kernels.logits import HostLogits, Logits
 from appliance.kernels.moving import HostMover
 from appliance.kernels.packed_cache import PackedCache
-from appliance.kernels.ranks import pages
+from appliance.kernels.ranks import Ranks, pages
 from appliance.kernels.sampling import SampledBatch, SamplingBatch
 from appliance.layers.adapters import plain_positions
 from appliance.program import operators as ops
@@ -309,6 +309,7 @@ def _place(
 ) -> Addresses:
     """Allocates the arena of the activations, and maps the one that ranks share."""
     limits, ranks = execution.limits, execution.ranks
+    assert ranks is None or isinstance(ranks, Ranks), "ranks of a CPU set share memory"
     rows = {Extent.TOKENS: limits.max_num_batched_tokens, Extent.SAMPLED: limits.max_num_sampled}
     arena = plan_arena(program, rows)
     addresses = Addresses(MappedMemory(arena.size_bytes), arena.offsets, weights, adapters=adapters, ranks=ranks)

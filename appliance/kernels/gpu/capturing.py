@@ -11,7 +11,8 @@ from appliance.kernels.gpu.operators.table import Run
 from appliance.kernels.gpu.parts import Kit
 from appliance.program import operators as ops
 from appliance.program.attention import HeadLinear, ScaleByPosition
-from appliance.program.routing import ChooseExperts, Experts, GatedAdd
+from appliance.program.ranks import Gather, Meet
+from appliance.program.routing import ChooseExperts, Experts, GatedAdd, MixExperts
 from appliance.program.states import GatedDelta, RgLru, ShortConv, StateSpace
 from appliance.program.streams import CorrectStreams, MatchMagnitude, MixStreams
 
@@ -19,7 +20,8 @@ from appliance.program.streams import CorrectStreams, MatchMagnitude, MixStreams
 _BY_ROWS: Final = frozenset({
     ops.Activation, ops.Add, ops.Copy, ops.Embed, ops.GatedActivation, ops.GatherRows, ops.GaussianTopK, ops.HeadNorm,
     ops.KvWrite, ops.LayerNorm, ops.Linear, ops.RmsNorm, ops.Rope, ops.Scale, ops.ScaleByWeight, ops.SoftCap,
-    ChooseExperts, CorrectStreams, GatedAdd, HeadLinear, MatchMagnitude, MixStreams, ScaleByPosition,
+    ChooseExperts, CorrectStreams, Gather, GatedAdd, HeadLinear, MatchMagnitude, Meet, MixExperts, MixStreams,
+    ScaleByPosition,
 })  # fmt: skip
 
 _WITH_STATES: Final = (GatedDelta, RgLru, ShortConv, StateSpace)

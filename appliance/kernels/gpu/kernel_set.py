@@ -11,10 +11,12 @@ import torch
 from appliance.catalog.gpu_operators import FEW_ROWS
 from appliance.kernels.errors import BindError, KernelSetError, StepError
 from appliance.kernels.execution import Execution
+from appliance.kernels.gpu.activations import place_activations
 from appliance.kernels.gpu.adapters import DeviceAdapters
 from appliance.kernels.gpu.caches import CacheMemory
 from appliance.kernels.gpu.capturing import can_capture
 from appliance.kernels.gpu.checks import StepBounds, vocabulary_of
+from appliance.kernels.gpu.collectives import collectives_of
 from appliance.kernels.gpu.device import DTYPES, Device
 from appliance.kernels.gpu.device_sampler import DeviceSample, DeviceSampler
 from appliance.kernels.gpu.failures import says_failures
@@ -27,7 +29,6 @@ from appliance.kernels.gpu.operators.one_by_one import one_by_one
 from appliance.kernels.gpu.operators.table import implementation
 from appliance.kernels.gpu.parts import ON_TORCH, Parts, triton_parts
 from appliance.kernels.gpu.segments import Call
-from appliance.kernels.gpu.sizes import step_limits
 from appliance.kernels.gpu.sleeping import PutAway, refill, release, tensors_of
 from appliance.kernels.gpu.step import BoundModel, DeviceStep
 from appliance.kernels.interface import GraphReport, StepInputs, WeightChange
@@ -37,10 +38,8 @@ from appliance.kernels.packed_cache import PackedCache
 from appliance.kernels.reference.moving import TensorMover
 from appliance.kernels.reference.states import state_slots
 from appliance.kernels.sampling import SampledBatch, SamplingBatch
-from appliance.program.device_memory import place_slots, wide_slots
 from appliance.program.operators import Linear, StepProgram
 from appliance.program.roofline import program_work
-from appliance.program.slots import Slot
 from appliance.program.work import Forms, OperatorWork, WeightSize
 
 _DEVICE_KINDS = {"torch": "cpu", "cuda": "cuda", "rocm": "rocm"}
@@ -103,9 +102,13 @@ class GpuExecutable:
         self._arena, buffers = place_activations(adapted or program, execution, dtype, device)
         memory = (self._caches.caches, self._states, self._adapters)
         fixed_rows = (FEW_ROWS if device.is_gpu else 1) if numerics.batch_invariant else 0
-        self._bound = BoundModel(device, dtype, buffers, self._matrices, self._vectors, *memory, self._kit, fixed_rows)
+        self._collectives = collectives_of(adapted or program, execution, dtype, device)
+        rest = (self._kit, self._collectives, fixed_rows)
+        self._bound = BoundModel(device, dtype, buffers, self._matrices, self._vectors, *memory, *rest)
         captures = functools.partial(can_capture, device=device, matrices=self._matrices, kit=self._kit)
-        self._graphs = StepGraphs(self._calls, self._bound, execution.graphs, limits, captures)
+        # Ranks run and pad every step alike, so none of them decides by its own clock when it captures one.
+        clock = time.monotonic if execution.ranks is None else _no_time
+        self._graphs = StepGraphs(self._calls, self._bound, execution.graphs, limits, captures, clock)
         draws = None if self._kit is None else self._kit.draws
         self._sampler = DeviceSampler(limits.max_num_sampled, device, draws, self._graphs.memory)
 
@@ -277,6 +280,7 @@ class GpuExecutable:
     @property
     def memory_bytes(self) -> Mapping[str, int]:
         scratch = 0 if self._kit is None else self._kit.size_bytes
+        scratch += 0 if self._collectives is None else self._collectives.size_bytes
         vectors = sum(vector.nbytes for vector in self._vectors.values())
         return {
             "weights": vectors + sum(matrix.nbytes for matrix in self._matrices.values()),
@@ -290,6 +294,8 @@ class GpuExecutable:
     def close(self) -> None:
         """Frees everything: nothing else refers to the memory."""
         self._device.wait()
+        if self._collectives is not None:
+            self._collectives.close()
         del self._matrices, self._vectors, self._caches, self._states, self._inputs, self._adapters
         del self._arena, self._bound, self._sampler, self._kept, self._kit, self._ahead, self._graphs
 
@@ -326,22 +332,8 @@ def _nothing(num_groups: int) -> StepInputs:
     return StepInputs(none, none, slots, np.zeros(1, np.int32), none, tables, none)
 
 
-def place_activations(
-    program: StepProgram, execution: Execution, dtype: torch.dtype, device: Device
-) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
-    """Allocates the activations: slots whose lifetimes do not overlap share memory."""
-    limits = step_limits(execution.limits)
-    placed = place_slots(program, limits, dtype.itemsize)
-    wide = wide_slots(program)
-    arena = device.zeros(placed.size_bytes, dtype=torch.uint8)
-
-    def buffer(slot: Slot) -> torch.Tensor:
-        """Logits are sampled from, and routing is decided, in f32."""
-        own = dtype if slot.dtype == "f32" and slot.index not in wide else DTYPES[slot.dtype]
-        start, rows = placed.offsets[slot.index], limits.rows[slot.extent]
-        return arena[start : start + rows * slot.width * own.itemsize].view(own).view(rows, slot.width)
-
-    return arena, {slot.index: buffer(slot) for slot in program.slots if slot.index in placed.offsets}
+def _no_time() -> float:
+    return 0.0
 
 
 class GpuKernelSet:

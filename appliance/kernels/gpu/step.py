@@ -7,6 +7,7 @@ import torch
 
 from appliance.kernels.gpu.adapters import DeviceAdapters
 from appliance.kernels.gpu.caches import PagedCache
+from appliance.kernels.gpu.collectives import Collectives
 from appliance.kernels.gpu.device import Device
 from appliance.kernels.gpu.inputs import StepArrays
 from appliance.kernels.gpu.matrices import DeviceMatrix
@@ -30,6 +31,7 @@ class BoundModel:
     states: list[torch.Tensor]
     adapters: DeviceAdapters | None
     kit: object  # what the functions of exchanged parts need (parts.Kit)
+    collectives: Collectives | None = None  # of one of several ranks
     fixed_rows: int = 0  # of products by torch, where rows are to round alike in every batch (products.by_rows)
 
 

@@ -62,7 +62,7 @@ def expert_matrices(
     if up is None or down is None or (op.gate is not None and gate is None):
         return None
     biases = (bias(op.gate_bias), bias(op.up_bias), bias(op.down_bias))
-    return ExpertMatrices(op.num_experts, up, down, gate, *biases)
+    return ExpertMatrices(op.num_own, up, down, gate, *biases)
 
 
 def _matrix(matrix: DeviceMatrix) -> torch.Tensor | PackedQuantized | None:

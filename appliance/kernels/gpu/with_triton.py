@@ -9,7 +9,7 @@ from appliance.kernels.gpu.triton_kit import TritonKit
 from appliance.program import operators as ops
 from appliance.program.adapters import AdapterLinear
 from appliance.program.attention import HeadLinear
-from appliance.program.routing import Experts
+from appliance.program.routing import Experts, MixExperts
 from appliance.program.states import GatedDelta, RgLru, ShortConv, StateSpace
 
 _TABLE: dict[type[ops.Operator], Run] = {
@@ -26,6 +26,7 @@ _TABLE: dict[type[ops.Operator], Run] = {
     ops.Embed: by_triton.embed,
     AdapterLinear: adapters_by_triton.adapter_linear,
     Experts: by_triton.experts,
+    MixExperts: by_triton.mix_experts,
     HeadLinear: by_triton.head_linear,
     GatedDelta: states_by_triton.gated_delta,
     RgLru: states_by_triton.rg_lru,

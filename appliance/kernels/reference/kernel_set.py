@@ -14,7 +14,7 @@ from appliance.kernels.interface import StepInputs, WeightChange
 from appliance.kernels.layout import ROUNDED_INPUT_LAYOUTS, CanonicalWeight
 from appliance.kernels.logits import HostLogits, Logits
 from appliance.kernels.packed_cache import PackedCache
-from appliance.kernels.ranks import Exchange
+from appliance.kernels.ranks import Exchange, Ranks
 from appliance.kernels.reference.attention import LayerCache
 from appliance.kernels.reference.caches import kv_caches
 from appliance.kernels.reference.moving import TensorMover
@@ -58,6 +58,7 @@ class ReferenceExecutable:
         self._buffers = _buffers(program, rows)
         self._exchange = None
         if execution.ranks is not None:
+            assert isinstance(execution.ranks, Ranks), "ranks of this set share memory"
             widest = max((slot.width for slot in program.slots), default=0)
             self._exchange = Exchange(execution.ranks, max(rows.values()), widest)
         self._lanes, self._caches, self._groups = kv_caches(program, execution)

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from appliance.kernels.gpu.triton.experts import ExpertMatrices, ExpertOptions, ExpertWorkspace, mixture, tile_rows_of
+from appliance.kernels.gpu.triton.experts import (
+    ExpertMatrices,
+    ExpertOptions,
+    ExpertWorkspace,
+    mix,
+    mixture,
+    tile_rows_of,
+)
 from appliance.kernels.gpu.triton.experts_order import NO_EXPERT, NO_PAIR, num_expert_tiles, order_by_expert
 from appliance.kernels.gpu.triton.packing import pack
 from appliance.kernels.layout import Layout
@@ -117,3 +124,25 @@ def test_a_weight_of_other_experts_is_refused() -> None:
     matrices = ExpertMatrices(NUM_EXPERTS, torch.empty(7, HIDDEN), torch.empty(NUM_EXPERTS * HIDDEN, WIDTH))
     with pytest.raises(ValueError, match="5 experts of 192 rows are not the 7 rows of the weight"):
         mixed(random(1, TOKENS, HIDDEN), OPTIONS["gated"], matrices)
+
+
+@pytest.mark.parametrize("name", ["gated", "weighed inputs"])
+def test_ranks_have_whole_experts(name: str) -> None:
+    """What the ranks' own experts give, added as the bits that it is, is what a set gives that has all of them."""
+    options, x, (experts, factors) = OPTIONS[name], random(1, TOKENS, HIDDEN), chosen()
+    weights = {
+        "up": random(2, NUM_EXPERTS * 2 * WIDTH, HIDDEN) / 8,
+        "down": random(3, NUM_EXPERTS * HIDDEN, WIDTH) / 10,
+    }
+    outputs = torch.zeros(TOKENS, CHOSEN * HIDDEN)
+    for first, last in ((0, 2), (2, 5)):
+        own = {each: matrix.view(NUM_EXPERTS, -1, matrix.shape[1])[first:last] for each, matrix in weights.items()}
+        matrices = ExpertMatrices(last - first, **{each: part.flatten(0, 1) for each, part in own.items()})
+        space = ExpertWorkspace.allocate(TOKENS, CHOSEN, matrices, options, HIDDEN, x.dtype, "cpu")
+        found = torch.full_like(outputs, float("nan"))
+        mixture(span_of(x), experts, factors, matrices, options, found, space, first_own=first)
+        assert (found.view(TOKENS, CHOSEN, HIDDEN)[(experts < first) | (experts >= last)] == 0).all()
+        outputs.view(torch.int32).add_(found.view(torch.int32))
+    out = span_of(torch.zeros_like(x))
+    mix(outputs, factors, out, weighs=not options.weigh_input)
+    assert torch.equal(out, mixed(x, options, ExpertMatrices(NUM_EXPERTS, **weights)))

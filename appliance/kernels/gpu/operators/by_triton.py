@@ -15,7 +15,7 @@ from appliance.kernels.gpu.triton import norm as norms
 from appliance.kernels.gpu.triton import rope as ropes
 from appliance.kernels.gpu.triton.attention_decode import decode_attention
 from appliance.kernels.gpu.triton.attention_prefill import prefill_attention
-from appliance.kernels.gpu.triton.experts import mixture
+from appliance.kernels.gpu.triton.experts import mix, mixture
 from appliance.kernels.gpu.triton.gather import gather_rows as gather
 from appliance.kernels.gpu.triton.head_linear import head_linear as by_head
 from appliance.kernels.gpu.triton.kv_codes import KvTensors
@@ -29,7 +29,7 @@ from appliance.kernels.gpu.triton_kit import TritonKit
 from appliance.program import operators as ops
 from appliance.program.attention import HeadLinear
 from appliance.program.record import ActivationKind
-from appliance.program.routing import Experts
+from appliance.program.routing import Experts, MixExperts
 
 Rest = tuple[LinearTile, torch.Tensor | None, ActivationKind | None, bool]  # tile, bias, activation, accumulate
 
@@ -194,7 +194,14 @@ def experts(op: Experts, step: DeviceStep) -> None:
         loops.experts(op, step)
         return
     chosen, factors, out = (step.slot(slot) for slot in (op.experts, op.factors, op.out))
-    mixture(x, chosen, factors, matrices, expert_options(op), out, kit.experts(op, len(x)))
+    first_own = None if op.own is None else op.own[0]
+    mixture(x, chosen, factors, matrices, expert_options(op), out, kit.experts(op, len(x)), first_own=first_own)
+
+
+def mix_experts(op: MixExperts, step: DeviceStep) -> None:
+    x, factors, out = (step.slot(slot) for slot in (op.x, op.factors, op.out))
+    if len(x):
+        mix(x, factors, out, weighs=not op.weigh_input)
 
 
 def embed(op: ops.Embed, step: DeviceStep) -> None:

@@ -7,11 +7,11 @@ from appliance.kernels.gpu.products import by_rows
 from appliance.kernels.gpu.step import DeviceStep
 from appliance.kernels.reference.activations import activate
 from appliance.program.adapters import AdapterExperts
-from appliance.program.routing import Experts
+from appliance.program.routing import Experts, MixExperts
 
 
 def experts(op: Experts, step: DeviceStep) -> None:
-    """Sums in f32, in the order of experts. It asks the device which experts were chosen, so it waits for it."""
+    """Sums in f32, in the order of experts; what a rank's own give stays apart, and is zero for others. It asks the device which were chosen, so it waits."""
     _mix(op, step, None)
 
 
@@ -20,18 +20,33 @@ def adapter_experts(op: AdapterExperts, step: DeviceStep) -> None:
     _mix(op, step, DeviceRows.of(op.x.extent, step))
 
 
+def mix_experts(op: MixExperts, step: DeviceStep) -> None:
+    """Sums in f32, in the order of choices."""
+    x, factors, out = (step.slot(slot) for slot in (op.x, op.factors, op.out))
+    total = torch.zeros(out.shape, device=x.device)
+    for place, part in enumerate(x.split(op.out.width, dim=1)):
+        total += part.float() if op.weigh_input else factors[:, place, None] * part.float()
+    out.copy_(total)
+
+
 def _mix(op: Experts, step: DeviceStep, adapted: DeviceRows | None) -> None:
     x, chosen, factors = (step.slot(slot) for slot in (op.x, op.experts, op.factors))
     out = torch.zeros(len(x), op.out.width, device=x.device)
+    first, last = (0, op.num_experts) if op.own is None else op.own
     for expert in torch.unique(chosen).tolist():
+        if not first <= expert < last:
+            continue
         rows, place = torch.nonzero(chosen == expert, as_tuple=True)
         factor = factors[rows, place][:, None].float()
         inputs = (x[rows] * factor).to(x.dtype) if op.weigh_input else x[rows]
         of_rows = None if adapted is None else adapted.some(rows)
-        inner = _inner(op, expert, inputs, step, of_rows)
-        result = _linear(inner, expert, op, op.down, op.down_bias, step).float()
+        inner = _inner(op, expert - first, inputs, step, of_rows)
+        result = _linear(inner, expert - first, op, op.down, op.down_bias, step).float()
         if of_rows is not None and isinstance(op, AdapterExperts):
             of_rows.change(op.down_parts[expert], inner, result)
+        if op.own is not None:
+            out.view(len(x), op.num_chosen, op.out_width)[rows, place] = result
+            continue
         out.index_add_(0, rows, result if op.weigh_input else factor * result)
     step.slot(op.out).copy_(out)
 
@@ -56,7 +71,7 @@ def _inner(op: Experts, expert: int, x: torch.Tensor, step: DeviceStep, adapted:
 
 def _linear(x: torch.Tensor, expert: int, op: Experts, name: str, bias: str | None, step: DeviceStep) -> torch.Tensor:
     matrix = step.bound.matrices[name]
-    height = matrix.shape[0] // op.num_experts
+    height = matrix.shape[0] // op.num_own
     rows = slice(expert * height, (expert + 1) * height)
     weight = matrix.read(rows, x.dtype)
     y = by_rows(lambda some: some @ weight.T, x, step.bound.fixed_rows)

@@ -6,12 +6,13 @@ from typing import Any, Final
 from appliance.kernels.gpu.operators.table import Run
 from appliance.kernels.gpu.step import DeviceStep
 from appliance.program import operators as ops
+from appliance.program.ranks import Gather, Meet
 from appliance.program.states import GatedDelta, RgLru, ShortConv, StateSpace
 
-# These copy rows, or go through whole sequences.
+# These copy rows, exchange them, or go through whole sequences.
 _AS_THEY_ARE: Final = (
     ops.GatherRows, ops.MeanRows, ops.WholeAttention, ops.KvWrite, ops.PagedAttention,
-    GatedDelta, RgLru, ShortConv, StateSpace,
+    GatedDelta, RgLru, ShortConv, StateSpace, Gather, Meet,
 )  # fmt: skip
 
 

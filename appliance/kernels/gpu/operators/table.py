@@ -3,13 +3,14 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from appliance.kernels.gpu.operators import adapters, attention, dense, experts
+from appliance.kernels.gpu.operators import adapters, attention, dense, experts, ranks
 from appliance.kernels.gpu.operators.by_reference import by_reference
 from appliance.kernels.gpu.step import DeviceStep
 from appliance.program import operators as ops
 from appliance.program.adapters import AdapterEmbed, AdapterExperts, AdapterLinear
 from appliance.program.attention import HeadLinear
-from appliance.program.routing import Experts, GatedAdd
+from appliance.program.ranks import Gather, Meet
+from appliance.program.routing import Experts, GatedAdd, MixExperts
 
 Run = Callable[[Any, DeviceStep], None]
 
@@ -36,6 +37,9 @@ _BY_TORCH: dict[type[Any], Run] = {
     AdapterLinear: adapters.adapter_linear,
     AdapterEmbed: adapters.adapter_embed,
     AdapterExperts: experts.adapter_experts,
+    MixExperts: experts.mix_experts,
+    Gather: ranks.gather,
+    Meet: ranks.meet,
 }
 
 

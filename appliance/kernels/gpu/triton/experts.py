@@ -121,21 +121,38 @@ def expert_activation_kernel(
 @triton.jit
 def expert_sum_kernel(
     result, places, factors, out, result_stride, out_stride, width,
-    CHOSEN: tl.constexpr, WEIGH: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+    CHOSEN: tl.constexpr, WEIGH: tl.constexpr, PLACED: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """One program a token and BLOCK columns; experts are added in the order in which they stand."""
+    """One program a token and BLOCK columns; experts are added in the order in which they stand. PLACED: results are
+    where `places` says, and not in the order of pairs."""
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_live = column < width
     after_previous(PDL)
     acc = tl.zeros([BLOCK], tl.float32)
     for chosen in tl.static_range(CHOSEN):
-        position = tl.load(places + token * CHOSEN + chosen).to(tl.int64)
+        position = token * CHOSEN + chosen
+        if PLACED:
+            position = tl.load(places + position).to(tl.int64)
         y = tl.load(result + position * result_stride + column, mask=is_live, other=0.0).to(tl.float32)
         if WEIGH:
             y *= tl.load(factors + token * CHOSEN + chosen).to(tl.float32)
         acc += y
     tl.store(out + token * out_stride + column, acc.to(out.dtype.element_ty), mask=is_live)
+
+
+@triton.jit
+def expert_outputs_kernel(
+    result, places, out, result_stride, width, BLOCK: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """One program a pair and BLOCK columns: its expert's output, or zeros where another rank has the expert."""
+    pair = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    is_live = column < width
+    after_previous(PDL)
+    position = tl.load(places + pair).to(tl.int64)
+    y = tl.load(result + position * result_stride + column, mask=is_live & (position >= 0), other=0.0)
+    tl.store(out + pair * width + column, y.to(out.dtype.element_ty), mask=is_live)
 
 
 def mixture(
@@ -147,14 +164,21 @@ def mixture(
     out: torch.Tensor,
     workspace: ExpertWorkspace,
     pdl: bool = False,
+    first_own: int | None = None,
 ) -> None:
     """out[t] = the sum over the experts of x[t], as operator Experts says. Rows round alike for tiles of as many rows.
 
     x: a span [T, D]. experts: int32 [T, k] and factors: f32 [T, k], contiguous. out: a span [T, D]. The workspace is
     for exactly T tokens. Between kernels numbers are rounded to the type of the workspace.
+
+    first_own: the first of a rank's own experts, whose weights the matrices are; then out is [T, k * D], contiguous:
+    the outputs of the own experts before the factor, and zeros for others.
     """
     num_chosen, space = experts.shape[1], workspace
-    order_by_expert(experts, space.order, space.places, space.tile_experts, space.counts, space.tile_rows, pdl)
+    order_by_expert(
+        experts, space.order, space.places, space.tile_experts, space.counts, space.tile_rows, pdl,
+        first_own or 0,
+    )  # fmt: skip
     of_pairs = factors.view(-1) if options.weigh_input else None
     starts = {"": 0} if matrices.gate is None else {"gate": 0, "up": options.width}
     for name, start in starts.items():
@@ -170,11 +194,31 @@ def mixture(
         space.inner, matrices.down, matrices.down_bias, space.result, space.order, space.tile_experts,
         matrices.num_experts, expert_tile(matrices.down, space), pdl=pdl,
     )  # fmt: skip
+    if first_own is not None:
+        width = out.shape[1] // num_chosen
+        launch(
+            expert_outputs_kernel, (space.places.shape[0], triton.cdiv(width, _BLOCK)), space.result, space.places, out,
+            row_stride(space.result), width, BLOCK=_BLOCK, num_warps=4, pdl=pdl,
+        )  # fmt: skip
+        return
+    _add(space.result, space.places, factors, out, weighs=not options.weigh_input, pdl=pdl)
+
+
+def mix(x: torch.Tensor, factors: torch.Tensor, out: torch.Tensor, *, weighs: bool) -> None:
+    """out[t] = the sum of what the experts of row t gave, x [T, k * D], as operator MixExperts says; it rounds as
+    `mixture` does. weighs: by factors f32 [T, k]."""
+    _add(x.view(-1, out.shape[1]), None, factors, out, weighs=weighs)
+
+
+def _add(
+    result: torch.Tensor, places: torch.Tensor | None, factors: torch.Tensor, out: torch.Tensor,
+    *, weighs: bool, pdl: bool = False,
+) -> None:  # fmt: skip
     width = out.shape[1]
     launch(
-        expert_sum_kernel, (out.shape[0], triton.cdiv(width, _BLOCK)), space.result, space.places, factors, out,
-        row_stride(space.result), row_stride(out), width, CHOSEN=num_chosen, WEIGH=not options.weigh_input,
-        BLOCK=_BLOCK, num_warps=4, pdl=pdl,
+        expert_sum_kernel, (out.shape[0], triton.cdiv(width, _BLOCK)), result, factors if places is None else places,
+        factors, out, row_stride(result), row_stride(out), width, CHOSEN=factors.shape[1], WEIGH=weighs,
+        PLACED=places is not None, BLOCK=_BLOCK, num_warps=4, pdl=pdl,
     )  # fmt: skip
 
 

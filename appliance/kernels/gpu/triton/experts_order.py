@@ -18,23 +18,24 @@ _BLOCK = 1024
 
 
 @triton.jit
-def count_pairs_kernel(experts, counts, num_pairs, BLOCK: tl.constexpr, PDL: tl.constexpr):
+def count_pairs_kernel(experts, counts, num_pairs, first_expert, BLOCK: tl.constexpr, PDL: tl.constexpr):
     """One program an expert."""
     expert = tl.program_id(0)
+    wanted = first_expert + expert
     after_previous(PDL)
     found = tl.zeros([BLOCK], tl.int32)
     for first in tl.range(0, num_pairs, BLOCK):
         pair = first + tl.arange(0, BLOCK)
-        found += (tl.load(experts + pair, mask=pair < num_pairs, other=-1) == expert).to(tl.int32)
+        found += (tl.load(experts + pair, mask=pair < num_pairs, other=-1) == wanted).to(tl.int32)
     tl.store(counts + expert, tl.sum(found, 0))
 
 
 @triton.jit
 def order_pairs_kernel(
-    experts, counts, order, places, tile_experts, num_pairs, num_experts, num_tiles,
+    experts, counts, order, places, tile_experts, num_pairs, num_experts, num_tiles, first_expert,
     ROWS: tl.constexpr, EXPERTS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """One program an expert, and one more for the tiles behind the last expert's."""
+    """One program an expert, and one more for the tiles behind the last expert's, and for pairs of other ranks."""
     expert = tl.program_id(0)
     after_previous(PDL)
     each = tl.arange(0, EXPERTS)
@@ -51,11 +52,16 @@ def order_pairs_kernel(
     position = start * ROWS
     for first in tl.range(0, num_pairs, BLOCK):
         pair = first + tl.arange(0, BLOCK)
-        is_own = tl.load(experts + pair, mask=pair < num_pairs, other=-1) == expert
-        at = position + tl.cumsum(is_own.to(tl.int32), 0) - 1
-        tl.store(order + at, pair, mask=is_own)
-        tl.store(places + pair, at, mask=is_own)
-        position += tl.sum(is_own.to(tl.int32), 0)
+        chosen = tl.load(experts + pair, mask=pair < num_pairs, other=-1) - first_expert
+        if expert < num_experts:
+            is_own = (chosen == expert) & (pair < num_pairs)
+            at = position + tl.cumsum(is_own.to(tl.int32), 0) - 1
+            tl.store(order + at, pair, mask=is_own)
+            tl.store(places + pair, at, mask=is_own)
+            position += tl.sum(is_own.to(tl.int32), 0)
+        else:
+            is_other = (chosen < 0) | (chosen >= num_experts)
+            tl.store(places + pair, tl.full([BLOCK], -1, tl.int32), mask=is_other & (pair < num_pairs))
 
 
 def num_expert_tiles(num_pairs: int, num_experts: int, tile_rows: int) -> int:
@@ -71,16 +77,21 @@ def order_by_expert(
     counts: torch.Tensor,
     tile_rows: int,
     pdl: bool = False,
+    first_expert: int = 0,
 ) -> None:
-    """Orders pairs by their expert, and those of an expert by their number.
+    """Orders pairs by their expert, and those of an expert by their number. Experts are those from first_expert on, as
+    many as there are counts; pairs of others have no position.
 
     experts: int32 [T, k], contiguous. All others are written, int32: order [tiles * tile_rows] the pair of each
-    position, or NO_PAIR; places [T * k] the position of each pair; tile_experts [tiles] the expert of each tile, or
-    NO_EXPERT; counts [E] the pairs of each expert. tiles: at least num_expert_tiles(...).
+    position, or NO_PAIR; places [T * k] the position of each pair, or NO_PAIR; tile_experts [tiles] the expert of each
+    tile, from first_expert on, or NO_EXPERT; counts [E] the pairs of each expert. tiles: num_expert_tiles(...) or more.
     """
     num_experts, num_pairs = counts.shape[0], experts.numel()
-    launch(count_pairs_kernel, (num_experts,), experts, counts, num_pairs, BLOCK=_BLOCK, num_warps=4, pdl=pdl)
+    launch(
+        count_pairs_kernel, (num_experts,), experts, counts, num_pairs, first_expert, BLOCK=_BLOCK, num_warps=4, pdl=pdl
+    )
     launch(
         order_pairs_kernel, (num_experts + 1,), experts, counts, order, places, tile_experts, num_pairs, num_experts,
-        tile_experts.shape[0], ROWS=tile_rows, EXPERTS=power_of_two(num_experts), BLOCK=_BLOCK, num_warps=4, pdl=pdl,
+        tile_experts.shape[0], first_expert, ROWS=tile_rows, EXPERTS=power_of_two(num_experts), BLOCK=_BLOCK,
+        num_warps=4, pdl=pdl,
     )  # fmt: skip
