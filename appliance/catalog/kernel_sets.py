@@ -84,6 +84,12 @@ class KernelSetFacts(msgspec.Struct, frozen=True):
         return self.level is not None
 
     @property
+    def links_ranks(self) -> bool:
+        """True if ranks exchange columns as messages, so that they may be on several machines; else they share the
+        memory of one."""
+        return self.can_share and self.uses_torch
+
+    @property
     def can_share_prefixes(self) -> bool:
         """True if decodes that begin alike read what they share once for all (cascade attention)."""
         return self.level is not None

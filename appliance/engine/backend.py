@@ -16,7 +16,7 @@ from appliance.engine.scripted import Script, ScriptedExecutable, scripted_model
 from appliance.kernels.binding import load_kernel_set, load_model_set
 from appliance.kernels.execution import Execution, ExecutionLimits, Graphs, Numerics, Placement
 from appliance.kernels.interface import Executable
-from appliance.kernels.ranks import Ranks
+from appliance.kernels.ranks import RankView
 from appliance.kernels.reports import WeightsReport
 from appliance.loading.model import LoadedModel, ReadWeights, load_model
 from appliance.loading.modelled import load_modelled
@@ -56,11 +56,14 @@ def load_backend(plan: EnginePlan, config: SchedulerConfig, progress: Progress) 
     return load_share(plan, config, None, progress)
 
 
-def load_share(plan: EnginePlan, config: SchedulerConfig, ranks: Ranks | None, progress: Progress) -> Backend:
+def load_share(plan: EnginePlan, config: SchedulerConfig, ranks: RankView | None, progress: Progress) -> Backend:
     """Loads what one rank has of the model; all of it without `ranks`. Raises like load_backend."""
     progress("headers", 0, 1)
     facts = planned_facts(plan)
-    loaded = _load(plan, facts, replace(execution_of(plan, config), ranks=ranks), progress)
+    execution = execution_of(plan, config)
+    if ranks is not None:
+        execution = replace(execution, ranks=ranks, placement=_placed(execution.placement, ranks))
+    loaded = _load(plan, facts, execution, progress)
     is_leader = ranks is None or ranks.rank == 0
     adapters = _adapters(plan, loaded, progress) if is_leader else None
     found = (loaded.executable, facts.geometry.vocab_size, loaded.weights, adapters, loaded.parts)
@@ -136,6 +139,11 @@ def execution_of(plan: EnginePlan, config: SchedulerConfig) -> Execution:
     memory = sum(item.size_bytes for item in plan.memory[0].items if item.name != "context")
     placement = Placement(kernels.num_threads, plan.device, *switches, memory)
     return Execution(limits, numerics, placement, Graphs(plan.graphs.decode_sizes, plan.graphs.token_sizes))
+
+
+def _placed(placement: Placement, ranks: RankView) -> Placement:
+    """Returns where a rank runs: each has a GPU of its own."""
+    return placement if placement.device == "cpu" else replace(placement, device=f"{placement.device}:{ranks.rank}")
 
 
 def _scripted(plan: EnginePlan, config: SchedulerConfig, progress: Progress) -> Backend:

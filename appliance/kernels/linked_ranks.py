@@ -42,5 +42,10 @@ class LinkedRanks:
         self._has_failed = True
 
     @property
+    def beat_interval_s(self) -> float:
+        """How often a rank shows its leader that it is there."""
+        return min(1.0, self.timeout_s / 4)
+
+    @property
     def has_failed(self) -> bool:
         return self._has_failed

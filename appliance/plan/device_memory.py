@@ -9,7 +9,7 @@ from appliance.plan.inputs import PlanInputs
 from appliance.plan.program import PlannedProgram
 from appliance.plan.replicas import replicas_here
 from appliance.plan.sizes import ELEMENT_BYTES, StepSize, activation_formula
-from appliance.plan.types import MemoryItem, PrecisionPlan
+from appliance.plan.types import MemoryItem, ParallelPlan, PrecisionPlan
 from appliance.program.attention import HeadLinear
 from appliance.program.device_memory import (
     LOGPROB_ROWS,
@@ -25,6 +25,7 @@ from appliance.program.operators import Linear, Operator, PagedAttention, StepPr
 LOGPROB_BYTES = 36  # of a logit, while log-probabilities are taken: two f64 forms, and a stable sort with its places
 DRAW_BYTES = 64  # of a logit that torch filters and draws from: sorted logits, their places and masses in f64
 ADJUSTED_BYTES = 9  # of a logit with masks, biases and penalties: two copies, and a mask
+COLLECTIVES_BYTES = 1 << 29  # channels of NCCL or RCCL and their first-in first-out buffers
 COPIES = 2  # of what an operator of torch makes: a result, and a step on the way to it
 
 
@@ -120,6 +121,14 @@ def _dense_bytes(program: PlannedProgram, name: str, element: int) -> int:
 
 def _slot_bytes(op: Operator, limits: StepLimits, element: int) -> int:
     return sum(limits.rows[slot.extent] * slot.width * element for slot in set(op.slots()))
+
+
+def collectives_item(inputs: PlanInputs, parallel: ParallelPlan) -> tuple[MemoryItem, ...]:
+    """What the library of collectives takes of a GPU for itself."""
+    if inputs.profile.device == "cpu" or parallel.tensor * parallel.pipeline == 1:
+        return ()
+    formula = "about: buffers of the library between GPUs, which nobody has measured yet"
+    return (MemoryItem(name="collectives", size_bytes=COLLECTIVES_BYTES, formula=formula),)
 
 
 def device_bytes(inputs: PlanInputs) -> int:

@@ -6,7 +6,7 @@ from appliance.base.units import format_size
 from appliance.catalog.kernel_sets import MEMORY_MARGINS, MODELLING_BYTES, KernelSetFacts
 from appliance.plan.adapters import PlannedAdapters
 from appliance.plan.context import ContextRequest
-from appliance.plan.device_memory import device_bytes, host_items, step_items
+from appliance.plan.device_memory import collectives_item, device_bytes, host_items, step_items
 from appliance.plan.draft_model import PlannedDraftModel
 from appliance.plan.graphs import graphs_item
 from appliance.plan.inputs import PlanInputs
@@ -165,6 +165,7 @@ def _device(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> _Device:
             *(() if needs.draft_model is None else needs.draft_model.items()),
             *(() if needs.adapters is None else needs.adapters.items()),
             *_context(inputs),
+            *collectives_item(inputs, needs.parallel),
             _margin(inputs, kernels),
         ),
         groups=tuple(_share(group, ranks) for group in sizes.groups),

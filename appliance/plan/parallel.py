@@ -56,8 +56,10 @@ def share_program(program: PlannedProgram, parallel: ParallelPlan, ledger: Ledge
         )
         return program
     own, whole = sum(shared.sizes.values()), sum(program.sizes.values())
+    ties = "" if kernels.is_batch_invariant else " but for near ties"
     reason = (
-        f"each computes its rows and heads whole, so tokens are those of one rank; {own / whole:.0%} of the weights"
+        f"each computes its rows and heads whole, so tokens are those of one rank{ties};"
+        f" {own / whole:.0%} of the weights"
     )
     ledger.decide("parallel.share", round(own / whole, 3), "computed", reason)
     return shared

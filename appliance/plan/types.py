@@ -194,7 +194,7 @@ class GraphsPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 class MemoryItem(msgspec.Struct, frozen=True, kw_only=True):
     # weights, logit_screen, kv_cache, states, swap, activations, workspace, temporaries, graphs, adapters, drafts,
-    # draft_..., context, margin
+    # draft_..., context, collectives, margin
     name: str
     size_bytes: int
     formula: str

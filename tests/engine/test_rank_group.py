@@ -30,6 +30,9 @@ hardware: {{num_threads: 1, memory: {{kv_cache: 1MiB}}}}
 scheduler: {{max_num_seqs: 6, max_num_batched_tokens: 48}}
 """
 
+TORCH = "hardware.kernels.kernel_set=torch"  # whose ranks share no memory
+SETS = {"in memory": (), "linked": (TORCH,)}
+
 pytestmark = pytest.mark.skipif(len(kernel_set_names()) < 2, reason="no native kernel set is built here")
 
 # Heads and few KV heads; windows in groups; experts; latents; states; and drafts, and a cache that preempts.
@@ -40,6 +43,8 @@ CASES = [
     ("deepseek3", 2, ("speculative.method=ngram", "speculative.num_tokens=3")),
     ("jamba", 2, ()),
     ("llama", 2, ("cache.num_blocks=16", "hardware.memory.kv_cache=auto", "cache.dtype=int8")),
+    ("llama", 2, (TORCH, "speculative.method=suffix", "speculative.num_tokens=4")),
+    ("qwen2_moe", 2, (TORCH, "hardware.kernels.batch_invariant=true")),
 ]
 
 
@@ -199,9 +204,10 @@ def run_until_it_fails(engine: InprocEngine) -> str:
     return str(raised.value)
 
 
+@pytest.mark.parametrize("ranks", SETS)
 @pytest.mark.parametrize("when", ["between steps", "in a step"])
-def test_a_killed_rank_ends_the_group_by_name(when: str, spec_of: Callable[[str], Path]) -> None:
-    engine = engine_of(spec_of("llama"), "parallelism.tensor=2")
+def test_a_killed_rank_ends_the_group_by_name(when: str, ranks: str, spec_of: Callable[[str], Path]) -> None:
+    engine = engine_of(spec_of("llama"), "parallelism.tensor=2", *SETS[ranks])
     (rank,) = rank_processes()
     if when == "between steps":
         answers(engine, 1)
@@ -218,23 +224,27 @@ def test_a_killed_rank_ends_the_group_by_name(when: str, spec_of: Callable[[str]
     assert rank_processes() == []
 
 
-def test_a_stopped_rank_is_late_by_name(spec_of: Callable[[str], Path]) -> None:
-    engine = engine_of(spec_of("llama"), "parallelism.tensor=2", "parallelism.distributed_timeout=1s")
+@pytest.mark.parametrize("ranks", SETS)
+def test_a_stopped_rank_is_late_by_name(ranks: str, spec_of: Callable[[str], Path]) -> None:
+    overrides = ("parallelism.tensor=2", "parallelism.distributed_timeout=1s", *SETS[ranks])
+    engine = engine_of(spec_of("llama"), *overrides)
     (rank,) = rank_processes()
     answers(engine, 1)
     os.kill(rank, signal.SIGSTOP)
     started = time.monotonic()
-    assert "rank 1 did not come within 1000 ms" in run_until_it_fails(engine)
+    expected = {"in memory": "rank 1 did not come within 1000 ms", "linked": "rank 1 did not come within 1 s"}
+    assert expected[ranks] in run_until_it_fails(engine)
     assert time.monotonic() - started < 10
     engine.close()
     assert rank_processes() == []
 
 
-def test_ranks_end_with_a_killed_engine(spec_of: Callable[[str], Path]) -> None:
+@pytest.mark.parametrize("ranks", SETS)
+def test_ranks_end_with_a_killed_engine(ranks: str, spec_of: Callable[[str], Path]) -> None:
     code = f"""
 import time
 from tests.engine.test_rank_group import engine_of, rank_processes
-engine = engine_of({str(spec_of("llama"))!r}, "parallelism.tensor=2")
+engine = engine_of({str(spec_of("llama"))!r}, "parallelism.tensor=2", *{SETS[ranks]!r})
 print(*rank_processes(), flush=True)
 time.sleep(60)
 """

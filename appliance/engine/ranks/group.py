@@ -6,6 +6,8 @@ wait.
 """
 
 import contextlib
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
@@ -13,13 +15,37 @@ import numpy as np
 
 from appliance.base.errors import ApplianceError
 from appliance.engine.core.config import SchedulerConfig
-from appliance.engine.ranks.messages import ENCODE, CopyBlocks, DropAdapter, Prefault, PutAdapter, RunStep, ToRank
+from appliance.engine.ranks.handles import StartedRank
+from appliance.engine.ranks.meeting import InFile, InMemory, Meeting, links_ranks
+from appliance.engine.ranks.messages import (
+    ENCODE,
+    CaptureGraph,
+    CopyBlocks,
+    DropAdapter,
+    Prefault,
+    PutAdapter,
+    RunStep,
+    ToRank,
+)
 from appliance.engine.ranks.rank_process import RankProcess
 from appliance.engine.ranks.share import Parts, Share, own_changes
+from appliance.engine.ranks.step_messages import message_of
 from appliance.kernels.errors import StepError
-from appliance.kernels.interface import Adapters, Eager, Executable, Keeping, Lazy, Profiled, StepInputs, WeightChange
+from appliance.kernels.interface import (
+    Adapters,
+    Eager,
+    Executable,
+    Graphed,
+    GraphReport,
+    Keeping,
+    Lazy,
+    Profiled,
+    StepInputs,
+    WeightChange,
+)
+from appliance.kernels.linked_ranks import LinkedRanks
 from appliance.kernels.logits import Logits
-from appliance.kernels.ranks import RankError, SharedMemory
+from appliance.kernels.ranks import RankError
 from appliance.kernels.sampling import SampledBatch, SamplingBatch
 from appliance.plan.types import EnginePlan
 from appliance.program.work import OperatorWork
@@ -34,16 +60,20 @@ class Followers:
 
     def __init__(self, plan: EnginePlan, config: SchedulerConfig) -> None:
         """Starts them. Raises OSError if the system refuses processes or memory."""
-        self._memory = SharedMemory()
-        self.share = Share.of(plan, config, 0, self._memory)
+        self._meeting, self.share = _meeting(plan, config)
         self._when_failed: Callable[[str], None] = lambda reason: None
+        self._is_over = threading.Event()
         self.processes: list[RankProcess] = []
+        timeout_s = plan.parallel.distributed_timeout_s
         try:
             for rank in range(1, plan.parallel.tensor):
-                self.processes.append(RankProcess(plan, rank, self._memory, self._failed))
+                first, handle = self._meeting.load(plan, rank), StartedRank(self._meeting.passed, timeout_s)
+                self.processes.append(RankProcess(first, handle, self._failed))
         except BaseException:
             self.kill()
             raise
+        if isinstance(self.share.ranks, LinkedRanks):
+            threading.Thread(target=self._look, args=(self.share.ranks,), name="ranks", daemon=True).start()
 
     def watch(self, when_lost: Callable[[str], None]) -> None:
         """Has a function called, from another thread, when a rank ends unasked."""
@@ -56,8 +86,27 @@ class Followers:
             process.wait_loaded(progress)
 
     def reason(self) -> str | None:
-        """Why a rank ended, if one did so unasked."""
-        return next((process.reason for process in self.processes if process.reason is not None), None)
+        """Why a rank ended, if one did so unasked: of several, one that blames no other."""
+        ended = sorted((each.blames_other, each.rank, each.reason) for each in self.processes if each.reason)
+        return ended[0][2] if ended else None
+
+    def find_reason(self) -> str | None:
+        """Returns why the ranks cannot go on, after a wait for them has failed: what one said, or which one is late. It
+        may take a moment until that is known."""
+        ranks = self.share.ranks
+        if not isinstance(ranks, LinkedRanks):
+            return self.reason()
+        interval_s = ranks.beat_interval_s
+        deadline = time.monotonic() + 2 * interval_s
+        while time.monotonic() < deadline:
+            if any(each.reason and not each.blames_other for each in self.processes):
+                return self.reason()
+            time.sleep(interval_s / 20)
+        now = time.monotonic()
+        for each in self.processes:
+            if each.num_waits < ranks.num_waits or each.silence_s(now) > 2 * interval_s:
+                return late(each.rank, ranks.timeout_s)
+        return self.reason()
 
     def send(self, message: ToRank) -> None:
         encoded = ENCODE(message)
@@ -66,19 +115,43 @@ class Followers:
 
     def end(self) -> None:
         has_failed = self.share.ranks.has_failed
+        self._is_over.set()
         for process in self.processes:
             process.end(has_failed=has_failed)
-        self._memory.close()
+        self._meeting.close()
 
     def kill(self) -> None:
+        self._is_over.set()
         for process in self.processes:
             process.kill()
-        self._memory.close()
+        self._meeting.close()
 
     def _failed(self) -> None:
         self.share.ranks.fail()
         if (reason := self.reason()) is not None:
             self._when_failed(reason)
+
+    def _look(self, ranks: LinkedRanks) -> None:
+        """Gives up a rank that does not show that it is there, or that it goes on."""
+        while not self._is_over.wait(ranks.beat_interval_s):
+            now = time.monotonic()
+            for each in self.processes:
+                if each.reason is None and each.silence_s(now) > ranks.timeout_s:
+                    each.lost(late(each.rank, ranks.timeout_s))
+
+
+def late(rank: int, timeout_s: float) -> str:
+    return f"rank {rank} did not come within {timeout_s:g} s"
+
+
+def _meeting(plan: EnginePlan, config: SchedulerConfig) -> tuple[Meeting, Share]:
+    """Returns where the ranks of a plan find one another, and the leader's share. Raises OSError if the system refuses
+    memory."""
+    if links_ranks(plan):
+        file = InFile()
+        return file, Share.linked(plan, 0, file.rendezvous)
+    memory = InMemory()
+    return memory, Share.of(plan, config, 0, memory.memory)
 
 
 class RankGroup:
@@ -135,6 +208,17 @@ class RankGroup:
         assert isinstance(self._own, Lazy), "asked of a set that is lazy"
         self._own.prefault(block)
         self._followers.send(Prefault(block))
+
+    def capture_next(self) -> bool:
+        if not isinstance(self._own, Graphed) or self._own.graphs.num_captured >= self._own.graphs.num_planned:
+            return False
+        self.cancel()
+        self._followers.send(CaptureGraph())
+        return self._own.capture_next()
+
+    @property
+    def graphs(self) -> GraphReport:
+        return self._own.graphs if isinstance(self._own, Graphed) else GraphReport()
 
     def put_adapter(self, slot: int, changes: Mapping[str, WeightChange]) -> None:
         assert isinstance(self._own, Adapters), "the plan has adapters"
@@ -194,7 +278,8 @@ class RankGroup:
     def _tell(self, inputs: StepInputs) -> None:
         if (reason := self._followers.reason()) is not None:
             raise RankFailedError(reason)
-        self._followers.send(RunStep(self._followers.share.steps.put(inputs)))
+        steps = self._followers.share.steps
+        self._followers.send(message_of(inputs) if steps is None else RunStep(steps.put(inputs)))
 
     def _ran(self, inputs: StepInputs) -> Logits:
         try:
@@ -213,4 +298,4 @@ class RankGroup:
             raise self._lost(error) from error
 
     def _lost(self, error: RankError) -> RankFailedError:
-        return RankFailedError(self._followers.reason() or f"the ranks cannot go on: {error}")
+        return RankFailedError(self._followers.find_reason() or f"the ranks cannot go on: {error}")

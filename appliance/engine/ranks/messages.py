@@ -26,17 +26,34 @@ class Array(NamedTuple):
 
 
 class Load(msgspec.Struct, frozen=True, tag=True):
-    """The first message, which says what to load. memory: the descriptor of the shared memory."""
+    """The first message, which says what to load, and where ranks find one another.
+
+    memory: the descriptor of the memory that they share. file, store: of ranks that share none, as in Rendezvous.
+    weights_sha256: a digest of the leader's checkpoint (checkpoint.sampled_digest), where a rank has a copy of its own.
+    """
 
     plan: EnginePlan
     rank: int
-    memory: int
+    memory: int | None = None
+    file: int | None = None
+    store: tuple[str, int] | None = None
+    weights_sha256: str | None = None
 
 
 class RunStep(msgspec.Struct, frozen=True, tag=True):
     """A step to run. arrays: by name their type, shape and place in the shared memory."""
 
     arrays: dict[str, tuple[str, tuple[int, ...], int]]
+
+
+class RunArrays(msgspec.Struct, frozen=True, tag=True):
+    """A step to run, whose arrays, by name, are in the message."""
+
+    arrays: dict[str, Array]
+
+
+class CaptureGraph(msgspec.Struct, frozen=True, tag=True):
+    """Capture the next of the planned sizes."""
 
 
 class CopyBlocks(msgspec.Struct, frozen=True, tag=True):
@@ -75,7 +92,7 @@ class Close(msgspec.Struct, frozen=True, tag=True):
     """End."""
 
 
-ToRank = Load | RunStep | CopyBlocks | Prefault | PutAdapter | DropAdapter | Close
+ToRank = Load | RunStep | RunArrays | CaptureGraph | CopyBlocks | Prefault | PutAdapter | DropAdapter | Close
 
 
 class Loading(msgspec.Struct, frozen=True, tag=True):
@@ -92,15 +109,23 @@ class Loaded(msgspec.Struct, frozen=True, tag=True):
     memory_bytes: dict[str, int]
 
 
+class Beat(msgspec.Struct, frozen=True, tag=True):
+    """The rank is there. num_handled: the messages that it has done with; num_waits: as in LinkedRanks."""
+
+    num_handled: int
+    num_waits: int
+
+
 class RankEnded(msgspec.Struct, frozen=True, tag=True):
-    """The rank ends. is_lasting: a new start would fail alike."""
+    """The rank ends. is_lasting: a new start would fail alike. blames_other: since another rank is gone or late."""
 
     reason: str
     hint: str = ""
     is_lasting: bool = False
+    blames_other: bool = False
 
 
-FromRank = Loading | Loaded | RankEnded
+FromRank = Loading | Loaded | Beat | RankEnded
 
 TO_RANK = msgspec.msgpack.Decoder(ToRank)
 FROM_RANK = msgspec.msgpack.Decoder(FromRank)

@@ -1,58 +1,46 @@
-"""Another rank as its leader sees it: a process, a connection, and how it ended."""
+"""Another rank as its leader sees it: a connection, how far it is, and how it ended."""
 
-import math
 import os
-import signal
-import struct
-import subprocess
-import sys
 import threading
+import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from socket import SO_SNDTIMEO, SOL_SOCKET, socketpair
 
-from appliance.base.errors import ApplianceError
-from appliance.engine.ranks.messages import ENCODE, FROM_RANK, Close, FromRank, Load, Loaded, Loading, RankEnded
-from appliance.kernels.ranks import SharedMemory
-from appliance.plan.types import EnginePlan
+from appliance.engine.ranks.handles import RankHandle, RankStartError
+from appliance.engine.ranks.messages import ENCODE, FROM_RANK, Beat, Close, FromRank, Load, Loaded, Loading, RankEnded
 
 _END_WAIT_S = 5.0  # for a rank that was asked to end
 
 
-class RankStartError(ApplianceError):
-    """A rank could not load its share of the model."""
-
-
 class RankProcess:
-    """One started rank. `failed` is called from another thread when it ends unasked."""
+    """One rank. `failed` is called from another thread when it ends unasked."""
 
-    def __init__(self, plan: EnginePlan, rank: int, memory: SharedMemory, failed: Callable[[], None]) -> None:
-        self.rank = rank
+    def __init__(self, first: Load, handle: RankHandle, failed: Callable[[], None]) -> None:
+        self.rank = first.rank
+        self._handle, self._failed = handle, failed
+        self._connection: Connection | None = None
         self._reason: str | None = None
-        self._failed = failed
+        self._blames_other = False
         self._is_ending = False
-        ours, theirs = socketpair()
-        ours.setsockopt(SOL_SOCKET, SO_SNDTIMEO, struct.pack("ll", math.ceil(plan.parallel.distributed_timeout_s), 0))
-        alive, held = os.pipe()  # the rank ends when the last one who could write to it is gone
-        passed = (theirs.fileno(), alive, memory.descriptor)
-        command = [sys.executable, "-m", "appliance.engine.ranks", str(theirs.fileno()), str(alive)]
-        self._process = subprocess.Popen(command, pass_fds=passed)
-        theirs.close()
-        os.close(alive)
-        self._alive: int | None = held
-        self._connection = Connection(ours.detach())
+        self._num_sent = 0
         self._answers = threading.Condition()
         self._loaded: Loaded | None = None
         self._error: RankEnded | None = None
         self._progress = Loading("interpreter", 0, 0)
-        self.send(ENCODE(Load(plan, rank, memory.descriptor)))
-        threading.Thread(target=self._listen, name=f"rank {rank}", daemon=True).start()
+        self._beat = Beat(0, 0)
+        self._beat_at = time.monotonic()  # when it was there; when it was seen to go on
+        self._moved_at = self._beat_at
+        threading.Thread(target=self._attend, args=(first,), name=f"rank {self.rank}", daemon=True).start()
 
     def send(self, encoded: bytes) -> None:
         """Sends an encoded message, for at most the time that ranks wait for one another. A rank that is gone, or that
         takes nothing, ends the next wait."""
+        if self._num_sent == self._beat.num_handled:
+            self._moved_at = time.monotonic()  # it had nothing to do until now
+        self._num_sent += 1
         try:
-            self._connection.send_bytes(encoded)
+            if self._connection is not None:
+                self._connection.send_bytes(encoded)
         except OSError:
             self._failed()
 
@@ -72,56 +60,79 @@ class RankProcess:
         """Why it ended, if it did so unasked."""
         return self._reason
 
+    @property
+    def blames_other(self) -> bool:
+        """It ended since another rank was gone or late."""
+        return self._blames_other
+
+    @property
+    def num_waits(self) -> int:
+        """How often it has waited for the others, of a rank that shares no memory."""
+        return self._beat.num_waits
+
+    def silence_s(self, now: float) -> float:
+        """Returns since when a rank that beats did not, or since when it has told of no progress."""
+        if self._loaded is None:
+            return now - self._beat_at if self._connection is not None else 0.0
+        idle = self._beat.num_handled >= self._num_sent
+        return now - (self._beat_at if idle else min(self._beat_at, self._moved_at))
+
+    def lost(self, reason: str) -> None:
+        """Notes why it is given up, if it has not ended by itself."""
+        with self._answers:
+            self._reason = self._reason or reason
+            self._answers.notify_all()
+        self._failed()
+
     def end(self, *, has_failed: bool) -> None:
         """Asks it to end, and ends it if it does not, or if the group has failed."""
         self._is_ending = True
         if has_failed:
             return self.kill()
         self.send(ENCODE(Close()))
-        try:
-            self._process.wait(_END_WAIT_S)
-        except subprocess.TimeoutExpired:
+        if self._handle.wait(_END_WAIT_S) is None:
             return self.kill()
-        return self._forget()
+        return None
 
     def kill(self) -> None:
         """Ends it at once."""
         self._is_ending = True
-        self._process.kill()
-        self._process.wait()
-        self._forget()
+        self._handle.kill()
 
-    def _forget(self) -> None:
-        if self._alive is not None:
-            os.close(self._alive)
-            self._alive = None
-
-    def _listen(self) -> None:
-        while True:
-            try:
-                answer: FromRank = FROM_RANK.decode(self._connection.recv_bytes())
-            except (EOFError, OSError):
-                break
-            with self._answers:
-                match answer:
-                    case Loading():
-                        self._progress = answer
-                    case Loaded():
-                        self._loaded = answer
-                    case RankEnded():
-                        self._error = answer
-                self._answers.notify_all()
-        code = self._process.wait()
+    def _attend(self, first: Load) -> None:
+        """Talks with the rank until it is gone."""
+        try:
+            self._connection = connection = self._handle.connect()
+        except RankStartError as error:
+            return self.lost(str(error))
+        self._beat_at = time.monotonic()
+        try:
+            connection.send_bytes(ENCODE(first))
+            while True:
+                self._hear(FROM_RANK.decode(connection.recv_bytes()))
+        except (EOFError, OSError):
+            how = self._handle.wait()
         if not self._is_ending:
             with self._answers:
                 said = None if self._error is None else self._error.reason
-                self._reason = f"rank {self.rank} ended: {said or _described(code)}"
-                self._answers.notify_all()
-            self._failed()
+                self._blames_other = self._error is not None and self._error.blames_other
+            self.lost(f"rank {self.rank} ended: {said or how}")
+        return None
 
-
-def _described(code: int) -> str:
-    return f"it was ended by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    def _hear(self, answer: FromRank) -> None:
+        with self._answers:
+            match answer:
+                case Loading():
+                    self._progress = answer
+                case Loaded():
+                    self._loaded = answer
+                case Beat():
+                    self._beat_at = time.monotonic()
+                    if answer != self._beat:
+                        self._beat, self._moved_at = answer, self._beat_at
+                case RankEnded():
+                    self._error = answer
+            self._answers.notify_all()
 
 
 def end_with_leader(alive: int) -> None:

@@ -38,7 +38,7 @@ class StepMemory:
         """Copies the arrays into the place whose turn it is. Raises ExecutableError if they are larger than planned."""
         self._turn = 1 - self._turn
         at, end, placed = self._turn * self._half, (self._turn + 1) * self._half, Placed()
-        for name, array in _arrays(inputs):
+        for name, array in arrays_of(inputs):
             if at + array.nbytes > end:
                 raise ExecutableError("the arrays of a step are larger than any step of the plan")
             target = np.frombuffer(self._map, array.dtype, array.size, at).reshape(array.shape)
@@ -49,19 +49,28 @@ class StepMemory:
 
     def get(self, placed: Placed) -> StepInputs:
         """Returns a step whose arrays are those in the memory."""
-        found: dict[str, Any] = {}
-        for name, (dtype, shape, at) in placed.items():
-            array = np.frombuffer(self._map, np.dtype(dtype), int(np.prod(shape)), at).reshape(shape)
-            part, _, field = name.rpartition(".")
-            if part:
-                found.setdefault(part, {})[field] = array
-            else:
-                found[name] = array
-        nested = {name: kind(**found[name]) for name, kind in _NESTED.items() if name in found}
-        return StepInputs(**{**found, **nested})
+        return inputs_of(
+            {
+                name: np.frombuffer(self._map, np.dtype(dtype), int(np.prod(shape)), at).reshape(shape)
+                for name, (dtype, shape, at) in placed.items()
+            }
+        )
 
 
-def _arrays(inputs: StepInputs) -> Iterator[tuple[str, np.ndarray]]:
+def inputs_of(arrays: Mapping[str, np.ndarray]) -> StepInputs:
+    """Returns a step of the arrays that `arrays_of` named."""
+    found: dict[str, Any] = {}
+    for name, array in arrays.items():
+        part, _, field = name.rpartition(".")
+        if part:
+            found.setdefault(part, {})[field] = array
+        else:
+            found[name] = array
+    nested = {name: kind(**found[name]) for name, kind in _NESTED.items() if name in found}
+    return StepInputs(**{**found, **nested})
+
+
+def arrays_of(inputs: StepInputs) -> Iterator[tuple[str, np.ndarray]]:
     """Yields the arrays of a step that are there. What finds few logits is left out: ranks compute all."""
     for field in dataclasses.fields(StepInputs):
         value = getattr(inputs, field.name)

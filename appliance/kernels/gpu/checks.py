@@ -3,12 +3,14 @@
 A device reads past the end of a table without a word, so every number that is an index is looked at here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+import torch
 
 from appliance.kernels.errors import StepError
 from appliance.kernels.execution import ExecutionLimits
+from appliance.kernels.gpu.matrices import DeviceMatrix
 from appliance.kernels.interface import StepInputs
 from appliance.kernels.sampling import NO_LOGPROBS, NO_MASK, NO_TOKEN, SamplingBatch
 from appliance.program.operators import Embed, StepProgram, WholeAttention
@@ -100,8 +102,12 @@ class StepBounds:
         _require(bool(is_own.all()), "a sequence reads a state that another writes")
 
 
-def vocabulary_of(program: StepProgram, rows: dict[str, int]) -> tuple[int, int]:
-    """Returns how many token ids and how many segments have embeddings. rows: of each weight."""
+def vocabulary_of(
+    program: StepProgram, matrices: Mapping[str, DeviceMatrix], vectors: Mapping[str, torch.Tensor]
+) -> tuple[int, int]:
+    """Returns how many token ids and how many segments have embeddings."""
+    rows = {name: matrix.shape[0] for name, matrix in matrices.items()}
+    rows |= {name: len(vector) for name, vector in vectors.items()}
     tables = [op for op in program.operators if isinstance(op, Embed)]
     ids = [rows[op.table] for op in tables if op.missing_row is None]
     types = [rows[op.type_table] for op in tables if op.type_table is not None]

@@ -6,6 +6,7 @@ On a GPU nothing waits here: a collective is work of the device's stream as any 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from itertools import pairwise
+from typing import Any, Protocol
 
 import torch
 from torch import distributed
@@ -18,6 +19,16 @@ from appliance.kernels.ranks import RankError
 from appliance.program.device_memory import gather_bytes
 from appliance.program.operators import StepProgram
 
+_c10d: Any = distributed  # torch's types leave out what is used of it
+
+
+class Group(Protocol):
+    """What is used of a ProcessGroupGloo or a ProcessGroupNCCL."""
+
+    def _allgather_base(self, received: torch.Tensor, sent: torch.Tensor) -> distributed.Work: ...
+
+    def allreduce(self, tensors: list[torch.Tensor]) -> distributed.Work: ...
+
 
 class Collectives:
     """One rank's part in the collectives of a program. All ranks call the same ones in the same order."""
@@ -26,7 +37,7 @@ class Collectives:
         """size_bytes: of the memory for the columns of all ranks (program.device_memory.gather_bytes)."""
         self._ranks, self._device = ranks, device
         self._memory = device.zeros(size_bytes, dtype=torch.uint8)
-        self._group: distributed.ProcessGroup | None = None
+        self._group: Group | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -47,7 +58,7 @@ class Collectives:
         self._wait(lambda group: group._allgather_base(received, sent))
         parts = received.view(len(cut), rows, widest)
         if all(stop - start == widest for start, stop in cut):
-            columns.unflatten(1, (len(cut), widest)).copy_(parts.transpose(0, 1))
+            columns.view(rows, len(cut), widest).copy_(parts.transpose(0, 1))
             return
         for (start, stop), part in zip(cut, parts, strict=True):
             columns[:, start:stop].copy_(part[:, : stop - start])
@@ -69,7 +80,7 @@ class Collectives:
         room = self._memory.view(dtype)
         return room[:numbers], room[numbers : (1 + self._ranks.num_ranks) * numbers]
 
-    def _wait(self, begin: Callable[[distributed.ProcessGroup], distributed.Work]) -> None:
+    def _wait(self, begin: Callable[[Group], distributed.Work]) -> None:
         self._ranks.num_waits += 1
         try:
             if self._group is None:  # ranks meet at their first collective: by then all of them have loaded
@@ -80,18 +91,20 @@ class Collectives:
             reason = str(error).partition("\n")[0]
             raise RankError(f"a rank is gone, or did not come within {self._ranks.timeout_s:g} s ({reason})") from error
 
-    def _joined(self) -> distributed.ProcessGroup:
+    def _joined(self) -> Group:
         """Returns the group, once all ranks are there."""
         ranks, timeout = self._ranks, timedelta(seconds=self._ranks.timeout_s)
         store = _store(ranks, timeout)
         if not self._device.is_gpu:
-            options = distributed.ProcessGroupGloo._Options()
+            options = _c10d.ProcessGroupGloo._Options()
             options._timeout, options._threads = timeout, 1
-            options._devices = [distributed.ProcessGroupGloo.create_device(hostname=ranks.rendezvous.host)]
-            return distributed.ProcessGroupGloo(store, ranks.rank, ranks.num_ranks, options)
-        chosen = distributed.ProcessGroupNCCL.Options()
+            options._devices = [_c10d.ProcessGroupGloo.create_device(hostname=ranks.rendezvous.host)]
+            group: Group = _c10d.ProcessGroupGloo(store, ranks.rank, ranks.num_ranks, options)
+            return group
+        chosen = _c10d.ProcessGroupNCCL.Options()
         chosen._timeout = timeout
-        return distributed.ProcessGroupNCCL(store, ranks.rank, ranks.num_ranks, chosen)
+        by_nccl: Group = _c10d.ProcessGroupNCCL(store, ranks.rank, ranks.num_ranks, chosen)
+        return by_nccl
 
 
 def collectives_of(
@@ -105,14 +118,14 @@ def collectives_of(
     return Collectives(ranks, device, gather_bytes(program, step_limits(execution.limits), dtype.itemsize))
 
 
-def _store(ranks: LinkedRanks, timeout: timedelta) -> distributed.Store:
+def _store(ranks: LinkedRanks, timeout: timedelta) -> object:
     """Returns where the ranks tell one another their addresses."""
     where: Rendezvous = ranks.rendezvous
     if where.file is not None:
-        return distributed.FileStore(f"/proc/self/fd/{where.file}", ranks.num_ranks)
+        return _c10d.FileStore(f"/proc/self/fd/{where.file}", ranks.num_ranks)
     assert where.address is not None, "ranks of several machines have an address"
     host, port = where.address
     is_leader = where.listener is not None
-    return distributed.TCPStore(
+    return _c10d.TCPStore(
         host, port, ranks.num_ranks, is_leader, timeout, wait_for_workers=False, master_listen_fd=where.listener
     )

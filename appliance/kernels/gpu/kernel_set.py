@@ -93,12 +93,10 @@ class GpuExecutable:
             has_states=bool(program.states),
             all_in_tiles=numerics.batch_invariant,
         )
-        self._adapters = (
-            None if adapted is None else DeviceAdapters(adapted, limits.max_loras, numerics.lora_dtype, device)
-        )
-        rows = {name: matrix.shape[0] for name, matrix in self._matrices.items()}
-        rows |= {name: len(vector) for name, vector in self._vectors.items()}
-        self._bounds = StepBounds(program, limits, *vocabulary_of(program, rows), has_adapters=adapted is not None)
+        places = None if adapted is None else (adapted, limits.max_loras, numerics.lora_dtype, device)
+        self._adapters = None if places is None else DeviceAdapters(*places)
+        vocabulary = vocabulary_of(program, self._matrices, self._vectors)
+        self._bounds = StepBounds(program, limits, *vocabulary, has_adapters=adapted is not None)
         self._arena, buffers = place_activations(adapted or program, execution, dtype, device)
         memory = (self._caches.caches, self._states, self._adapters)
         fixed_rows = (FEW_ROWS if device.is_gpu else 1) if numerics.batch_invariant else 0
@@ -106,7 +104,6 @@ class GpuExecutable:
         rest = (self._kit, self._collectives, fixed_rows)
         self._bound = BoundModel(device, dtype, buffers, self._matrices, self._vectors, *memory, *rest)
         captures = functools.partial(can_capture, device=device, matrices=self._matrices, kit=self._kit)
-        # Ranks run and pad every step alike, so none of them decides by its own clock when it captures one.
         clock = time.monotonic if execution.ranks is None else _no_time
         self._graphs = StepGraphs(self._calls, self._bound, execution.graphs, limits, captures, clock)
         draws = None if self._kit is None else self._kit.draws
@@ -333,6 +330,7 @@ def _nothing(num_groups: int) -> StepInputs:
 
 
 def _no_time() -> float:
+    """Stands still: ranks run and pad every step alike, so none of them decides by its own clock what it captures."""
     return 0.0
 
 
@@ -364,6 +362,8 @@ class GpuKernelSet:
             raise BindError(f"kernel set {self.name} runs on {kind}, not on {execution.placement.device}")
         device = Device.named(execution.placement.device)
         device.claim(execution.placement.memory_bytes)
+        if not device.is_gpu:
+            torch.set_num_threads(execution.placement.num_threads)
         parts = triton_parts() if self._with_triton else ON_TORCH
         return GpuExecutable(program, weights, execution, device, adapted, parts)
 

@@ -11,7 +11,10 @@ from appliance.program.routing import Experts, MixExperts
 
 
 def experts(op: Experts, step: DeviceStep) -> None:
-    """Sums in f32, in the order of experts; what a rank's own give stays apart, and is zero for others. It asks the device which were chosen, so it waits."""
+    """Sums in f32, in the order of experts. It asks the device which were chosen, so it waits for it.
+
+    What a rank's own experts give stays apart, and is zero for others.
+    """
     _mix(op, step, None)
 
 
@@ -24,8 +27,9 @@ def mix_experts(op: MixExperts, step: DeviceStep) -> None:
     """Sums in f32, in the order of choices."""
     x, factors, out = (step.slot(slot) for slot in (op.x, op.factors, op.out))
     total = torch.zeros(out.shape, device=x.device)
-    for place, part in enumerate(x.split(op.out.width, dim=1)):
-        total += part.float() if op.weigh_input else factors[:, place, None] * part.float()
+    for place in range(factors.shape[1]):
+        part = x[:, place * op.out.width : (place + 1) * op.out.width].float()
+        total += part if op.weigh_input else factors[:, place, None] * part
     out.copy_(total)
 
 

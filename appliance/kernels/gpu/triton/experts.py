@@ -205,7 +205,7 @@ def mixture(
 
 
 def mix(x: torch.Tensor, factors: torch.Tensor, out: torch.Tensor, *, weighs: bool) -> None:
-    """out[t] = the sum of what the experts of row t gave, x [T, k * D], as operator MixExperts says; it rounds as
+    """out[t] = the sum of the outputs of the experts of row t, x [T, k * D], as operator MixExperts says; it rounds as
     `mixture` does. weighs: by factors f32 [T, k]."""
     _add(x.view(-1, out.shape[1]), None, factors, out, weighs=weighs)
 

@@ -1,0 +1,135 @@
+"""A rank beside its leader: it loads its share, and runs what it is told."""
+
+import threading
+import time
+from multiprocessing.connection import Connection
+
+from appliance.base.errors import ApplianceError
+from appliance.base.log import configure, logger
+from appliance.engine.backend import load_share
+from appliance.engine.core.config import SchedulerConfig
+from appliance.engine.ranks.messages import (
+    ENCODE,
+    TO_RANK,
+    Beat,
+    CaptureGraph,
+    Close,
+    CopyBlocks,
+    DropAdapter,
+    FromRank,
+    Load,
+    Loaded,
+    Loading,
+    Prefault,
+    PutAdapter,
+    RankEnded,
+    RunArrays,
+    RunStep,
+    ToRank,
+)
+from appliance.engine.ranks.share import Parts, Share, own_changes
+from appliance.engine.ranks.step_memory import StepMemory
+from appliance.engine.ranks.step_messages import step_of
+from appliance.kernels.errors import StepError
+from appliance.kernels.interface import Adapters, Executable, Graphed, Lazy, StepInputs
+from appliance.kernels.linked_ranks import LinkedRanks
+from appliance.kernels.ranks import RankError
+
+_log = logger("engine")
+
+
+class Follower:
+    """Runs what its leader says, in order. It decides nothing."""
+
+    def __init__(self, executable: Executable, parts: Parts, share: Share) -> None:
+        self._executable, self._parts, self._share = executable, parts, share
+
+    def handle(self, message: ToRank) -> bool:
+        """Returns False for the last message."""
+        match message:
+            case RunStep(arrays):
+                assert isinstance(self._share.steps, StepMemory), "the ranks share memory"
+                self._run(self._share.steps.get(arrays))
+            case RunArrays():
+                self._run(step_of(message))
+            case CaptureGraph() if isinstance(self._executable, Graphed):
+                self._executable.capture_next()
+            case CopyBlocks(pairs):
+                self._executable.copy_blocks(pairs)
+            case Prefault(block) if isinstance(self._executable, Lazy):
+                self._executable.prefault(block)
+            case PutAdapter(slot) if isinstance(self._executable, Adapters):
+                self._executable.put_adapter(slot, own_changes(message.unpacked(), self._parts))
+            case DropAdapter(slot) if isinstance(self._executable, Adapters):
+                self._executable.drop_adapter(slot)
+            case Close():
+                return False
+        return True
+
+    def _run(self, inputs: StepInputs) -> None:
+        try:
+            self._executable.run(inputs)
+        except StepError:
+            self._share.ranks.meet()  # the leader refuses it too, and waits before it tells of another
+
+
+class Link:
+    """The rank's end of the connection. Several threads may say something."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection, self._lock = connection, threading.Lock()
+        self.num_handled = 0
+
+    def say(self, answer: FromRank) -> None:
+        with self._lock:
+            self._connection.send_bytes(ENCODE(answer))
+
+    def hear(self) -> ToRank:
+        """Waits for a message. Raises EOFError if the leader is gone."""
+        message: ToRank = TO_RANK.decode(self._connection.recv_bytes())
+        return message
+
+    def beat(self, ranks: LinkedRanks) -> None:
+        """Has the leader know from now on that this rank is there, and how far it is."""
+
+        def run() -> None:
+            while True:
+                try:
+                    self.say(Beat(self.num_handled, ranks.num_waits))
+                except OSError:
+                    return
+                time.sleep(ranks.beat_interval_s)
+
+        threading.Thread(target=run, name="beat", daemon=True).start()
+
+
+def serve(link: Link, first: Load) -> int:
+    """Loads a rank's share and runs what it is told. Returns the exit code of its process: 0 after the last message, or
+    when the leader is gone."""
+    try:
+        _serve(link, first)
+    except EOFError:  # the leader is gone
+        return 0
+    except RankError as error:  # another rank is to blame
+        link.say(RankEnded(str(error), blames_other=True))
+        return 1
+    except Exception as error:  # noqa: BLE001 - whatever ends a rank, its leader is told why
+        _log.exception("a rank ends")
+        reason = str(error) if isinstance(error, ApplianceError) else f"{type(error).__name__}: {error}"
+        link.say(RankEnded(reason, (error.hint or "") if isinstance(error, ApplianceError) else ""))
+        return 1
+    return 0
+
+
+def _serve(link: Link, first: Load) -> None:
+    configure(first.plan.serving.logs.level, config_file=first.plan.serving.logs.config_file)
+    config = SchedulerConfig.from_plan(first.plan)
+    share = Share.told(first, config)
+    if isinstance(share.ranks, LinkedRanks):
+        link.beat(share.ranks)
+    loaded = load_share(first.plan, config, share.ranks, lambda *phase: link.say(Loading(*phase)))
+    follower = Follower(loaded.executable, loaded.parts, share)
+    link.say(Loaded(dict(loaded.executable.memory_bytes)))
+    while follower.handle(link.hear()):
+        link.num_handled += 1
+    loaded.executable.close()
