@@ -9,7 +9,14 @@ _OTHERS: Final = (
     ("`APPLIANCE__SECTION__FIELD`", "overrides a field of the spec, as `--set section.field=value` does"),
     ("any that a spec names", "`${env:NAME}` in a value of a spec"),
     ("`HOME`, `XDG_STATE_HOME`, `XDG_CACHE_HOME`", "where the two folders are by default"),
-    ("`CUDA_VISIBLE_DEVICES`", "which accelerators this process may see"),
+    (
+        "`CUDA_VISIBLE_DEVICES`; `ROCR_VISIBLE_DEVICES`, `HIP_VISIBLE_DEVICES`",
+        "which accelerators this process may see",
+    ),
+    (
+        "`CUDA_DEVICE_ORDER`",
+        "how they are numbered; an engine sets `PCI_BUS_ID` where it is not set",
+    ),
     (
         "`HF_HOME`, `HF_HUB_CACHE`, `HF_HUB_OFFLINE`",
         "huggingface-hub's own: where its downloads are, and whether it may ask",

@@ -1,7 +1,8 @@
 """The time of a step on a GPU. Pure: the plan, its program, and figures of the card and of kernels (hardware.speed).
 
 An operator is a launch. It reads and writes its slots, reads its weights or cached keys, and computes; what takes
-longest counts, at the share of bandwidth or peak that kernels were measured to reach.
+longest counts, at the share of bandwidth or peak that kernels were measured to reach. Where activations are rounded to
+FP8, products with FP8 weights of a scale a row compute at the rate of FP8, and many rows are read and written before.
 """
 
 from collections import Counter
@@ -12,7 +13,8 @@ from appliance.hardware.speed import DeviceSpeed
 from appliance.plan.program import PlannedProgram
 from appliance.plan.sizes import ELEMENT_BYTES
 from appliance.plan.types import EnginePlan
-from appliance.program.operators import Operator
+from appliance.program.operators import Linear, Operator
+from appliance.program.rounded_inputs import rounded_weights
 from appliance.program.slots import Extent
 from appliance.program.work import Forms, OperatorWork, StepCounts
 
@@ -21,12 +23,16 @@ PACKED_ROWS = 32  # of a product with codes by a kernel of ours; with more they 
 
 
 class _Launch(NamedTuple):
-    """An operator: its work, the bytes of a token's and of a sampled row's slots, and the form of its weights."""
+    """An operator: its work, the bytes of a token's and of a sampled row's slots, and the form of its weights.
+
+    rounded_columns: of inputs that are rounded to FP8 for it; 0 where its products are of floats.
+    """
 
     work: OperatorWork
     token_bytes: int
     sampled_bytes: int
     is_coded: bool
+    rounded_columns: int = 0
 
 
 class DeviceSteps:
@@ -35,6 +41,9 @@ class DeviceSteps:
     def __init__(self, plan: EnginePlan, program: PlannedProgram, speed: DeviceSpeed) -> None:
         self._speed, self._element = speed, ELEMENT_BYTES[plan.precision.activations]
         self._peak = speed.peaks.get("f32" if plan.precision.activations == "f32" else "bf16")
+        self._float8_peak = speed.peaks.get("f8")
+        rounds = plan.precision.quantize_activations and self._float8_peak is not None
+        self._rounded = rounded_weights(program.program) if rounds else frozenset()
         forms = Forms(program.size_of, plan.precision.kv_dtype, int8_inputs=False)
         self._launches = Counter(self._launch(op, program, forms) for op in program.program.operators)
 
@@ -61,7 +70,15 @@ class DeviceSteps:
         matrices = [name for name in op.named(op.matrices) if name in program.weights]
         is_coded = any(program.form(program.weights[name]).is_quantized for name in matrices)
         tokens, sampled = (self._element * sizes[extent] for extent in (Extent.TOKENS, Extent.SAMPLED))
-        return _Launch(op.work(forms), tokens, sampled, is_coded)
+        columns = self._rounded_columns(op, program)
+        return _Launch(op.work(forms), tokens, sampled, is_coded, columns)
+
+    def _rounded_columns(self, op: Operator, program: PlannedProgram) -> int:
+        """Returns the columns of a product's input, if they are rounded to FP8."""
+        if not isinstance(op, Linear) or op.weight not in self._rounded or op.weight not in program.weights:
+            return 0
+        form = program.form(program.weights[op.weight])
+        return op.x.width if form.layout == "f8" and form.group_size is None else 0
 
     def _seconds(self, launch: _Launch, counts: StepCounts) -> tuple[float, str]:
         """Returns the seconds beyond a launch, and what holds them up."""
@@ -74,12 +91,24 @@ class DeviceSteps:
             return (slots + counts.bytes_of(work)) / bandwidth, "memory"
         rows = counts.rows_of_weights(work)
         share = shares.many_rows if rows > MANY_ROWS else shares.some_rows
+        if launch.rounded_columns and rows > FEW_ROWS:
+            return self._rounded_product(launch, counts, share)
         reading = counts.bytes_of(work) / ((shares.quantized if launch.is_coded else shares.few_rows) * bandwidth)
-        if launch.is_coded and rows > PACKED_ROWS:
+        if launch.is_coded and rows > PACKED_ROWS and not launch.rounded_columns:
             reading += 2 * work.row_operations / bandwidth  # two bytes of a number, for two operations, twice
         elif rows <= FEW_ROWS:
             share = 1.0  # the kernels of few rows wait for their weights
         return self._longer(reading, self._computing(counts.operations_of(work), share))
+
+    def _rounded_product(self, launch: _Launch, counts: StepCounts, share: float) -> tuple[float, str]:
+        """Returns the same of many rows of FP8: inputs are read and their codes written, and then multiplied."""
+        work, bandwidth = launch.work, self._speed.bandwidth
+        assert self._float8_peak is not None, "a peak that is not known rounds nothing"
+        rounding = (self._element + 1) * launch.rounded_columns * counts.rows_of(work) / bandwidth
+        reading = counts.bytes_of(work) / (self._speed.shares.few_rows * bandwidth)
+        computing = counts.operations_of(work) / (share * self._float8_peak)
+        seconds, bound = self._longer(reading, computing)
+        return rounding + seconds, bound
 
     def _computing(self, operations: int, share: float) -> float:
         return operations / (share * self._peak) if self._peak else 0.0

@@ -17,7 +17,8 @@ from .machines import ARM_CPUINFO, amd_files, cpu_files, write
 @pytest.fixture(autouse=True)
 def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("APPLIANCE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
 
 
 def probe(root: Path, files: dict[str, str], affinity: tuple[int, ...], architecture: str = "x86_64") -> HardwareFacts:
@@ -126,6 +127,8 @@ int nvmlDeviceGetName(void *h, char *s, unsigned n) {
   strncpy(s, (unsigned long)h & 1 ? "GPU one" : "GPU zero", n);
   return 0;
 }
+int nvmlDeviceGetUUID(void *h, char *s, unsigned n) {
+    strncpy(s, (unsigned long)h & 1 ? "GPU-6f3a-1" : "GPU-6f3b-0", n); return 0; }
 int nvmlDeviceGetCudaComputeCapability(void *h, int *a, int *b) { *a = 9; *b = 0; return 0; }
 int nvmlDeviceGetMemoryInfo(void *h, memory_t *m) { m->total = 85520809984ULL; return 0; }
 int nvmlDeviceGetNumGpuCores(void *h, unsigned *n) { *n = 16896; return 0; }
@@ -147,12 +150,38 @@ def test_nvidia_accelerators(tmp_path: Path) -> None:
     assert (one.architecture, one.num_units, one.memory_bytes, one.driver) == ("sm90", 132, 85520809984, "570.1")
 
 
-def test_visible_devices_are_honoured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("mask", "names"),
+    [
+        ("1", ["GPU one"]), ("1,0", ["GPU one", "GPU zero"]), ("GPU-6f3a", ["GPU one"]), ("GPU-6f", []), ("", []),
+        ("-1", []), ("0,7,1", ["GPU zero"]), ("1,-1,0", ["GPU one"]), ("0,0", ["GPU zero"]),
+        ("MIG-3", ["GPU zero", "GPU one"]),
+    ],
+)  # fmt: skip
+def test_visible_devices_are_those_of_cuda(
+    mask: str, names: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CUDA reads its variable up to the first word that names no device, or more than one."""
     root, library = write(tmp_path / "root", {"dev/nvidiactl": ""}), fake_nvml(tmp_path)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    assert [device.name for device in nvidia.probe_nvidia(root, library)] == ["GPU one"]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-6f3a")
-    assert len(nvidia.probe_nvidia(root, library)) == 2
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", mask)
+    assert [device.name for device in nvidia.probe_nvidia(root, library)] == names
+
+
+@pytest.mark.parametrize(
+    ("masks", "count"),
+    [
+        ({"HIP_VISIBLE_DEVICES": "1"}, 1), ({"CUDA_VISIBLE_DEVICES": "1"}, 1), ({"ROCR_VISIBLE_DEVICES": ""}, 0),
+        ({"ROCR_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "0"}, 1),
+        ({"ROCR_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "1"}, 0),
+        ({"HIP_VISIBLE_DEVICES": "0,1", "CUDA_VISIBLE_DEVICES": "0"}, 2),
+    ],
+)  # fmt: skip
+def test_visible_devices_are_those_of_rocm(
+    masks: dict[str, str], count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, mask in masks.items():
+        monkeypatch.setenv(name, mask)
+    assert len(probe(tmp_path, cpu_files(2) | amd_files(2), (0, 1)).accelerators) == count
 
 
 def test_a_driver_that_fails_or_hangs_means_no_device(

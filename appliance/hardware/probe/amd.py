@@ -6,22 +6,30 @@ Fields as in the kernel's amdkfd topology: gfx_target_version is major * 10000 +
 from pathlib import Path
 from typing import Final
 
+from appliance.base import environ
+from appliance.catalog.visible_devices import seen
 from appliance.hardware.facts import AcceleratorFacts
 from appliance.hardware.probe.files import read_text
 
 _NODES: Final = "sys/class/kfd/kfd/topology/nodes"
+_MASKS: Final = (("ROCR_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"))
 _LINK_XGMI: Final = 11
 _FRAME_BUFFERS: Final = (1, 2)  # heap types: visible to the host, and private
 
 
 def probe_amd(root: Path) -> tuple[AcceleratorFacts, ...]:
-    """Devices that the compute driver shows to this process; empty without /dev/kfd."""
+    """Devices that the compute driver shows to this process, cut down to those that the variables of ROCm show: the
+    driver's, and among these HIP's, or CUDA's in its place. Empty without /dev/kfd."""
     if not (root / "dev/kfd").exists():
         return ()
     nodes = sorted((root / _NODES).glob("[0-9]*"), key=lambda path: int(path.name))
     driver = read_text(root / "sys/module/amdgpu/version") or "in-kernel"
     devices = [_device(node, driver) for node in nodes]
-    return tuple(device for device in devices if device is not None)
+    found = [device for device in devices if device is not None]
+    for names in _MASKS:
+        mask = next((mask for name in names if (mask := environ.snapshot().get(name)) is not None), None)
+        found = [found[number] for number in seen(mask, [""] * len(found))]
+    return tuple(found)
 
 
 def _device(node: Path, driver: str) -> AcceleratorFacts | None:

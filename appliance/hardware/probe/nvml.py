@@ -1,4 +1,4 @@
-"""The child process that asks NVML: prints a JSON list of AcceleratorFacts. `python -m ...probe.nvml libnvidia-ml.so.1`
+"""The child process that asks NVML: prints a JSON list of NamedDevice. `python -m ...probe.nvml libnvidia-ml.so.1`
 
 Signatures as in NVIDIA's nvml.h.
 """
@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from appliance.hardware.facts import AcceleratorFacts
+from appliance.hardware.probe.named import NamedDevice
 
 _SUCCESS: Final = 0
 _MAX_LINKS: Final = 18
@@ -33,14 +34,14 @@ class Nvml:
         self._library = ctypes.CDLL(library)
         self._call("nvmlInit_v2")
 
-    def devices(self) -> list[AcceleratorFacts]:
+    def devices(self) -> list[NamedDevice]:
         count = ctypes.c_uint()
         self._call("nvmlDeviceGetCount_v2", ctypes.byref(count))
         driver = ctypes.create_string_buffer(_TEXT_BYTES)
         self._call("nvmlSystemGetDriverVersion", driver, ctypes.c_uint(_TEXT_BYTES))
         return [self._device(index, driver.value.decode()) for index in range(count.value)]
 
-    def _device(self, index: int, driver: str) -> AcceleratorFacts:
+    def _device(self, index: int, driver: str) -> NamedDevice:
         handle = ctypes.c_void_p()
         self._call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
         name = ctypes.create_string_buffer(_TEXT_BYTES)
@@ -52,7 +53,9 @@ class Nvml:
         cores = ctypes.c_uint()
         self._call("nvmlDeviceGetNumGpuCores", handle, ctypes.byref(cores))
         capability = (major.value, minor.value)
-        return AcceleratorFacts(
+        uuid = ctypes.create_string_buffer(_TEXT_BYTES)
+        self._call("nvmlDeviceGetUUID", handle, uuid, ctypes.c_uint(_TEXT_BYTES))
+        facts = AcceleratorFacts(
             vendor="nvidia",
             name=name.value.decode(),
             architecture=f"sm{capability[0]}{capability[1]}",
@@ -61,6 +64,7 @@ class Nvml:
             driver=driver,
             interconnect="nvlink" if self._has_links(handle) else "pcie",
         )
+        return NamedDevice(uuid.value.decode(), facts)
 
     def _has_links(self, handle: ctypes.c_void_p) -> bool:
         """A call that fails means that the device has no such link."""

@@ -1,8 +1,10 @@
 """The device on which a GPU set runs: a GPU, or torch's CPU device, which runs the same code in tests."""
 
+import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -33,6 +35,11 @@ class Device:
     @property
     def is_gpu(self) -> bool:
         return self.name.type == "cuda"
+
+    def current(self) -> AbstractContextManager[None]:
+        """Returns the context in which what names no device is this one's: kernels, streams and events. Of each thread
+        that is another GPU at first, where there are several."""
+        return torch.cuda.device(self.name) if self.is_gpu else nullcontext()
 
     def claim(self, wanted: int) -> None:
         """Has this process take no more than so many bytes of a GPU. Raises BindError if they are not free: other
@@ -92,6 +99,30 @@ class Device:
     def graphs(self) -> "GraphMemory":
         """Returns the memory of the graphs of one program."""
         return CapturedGraphs(self.name) if self.is_gpu else KeptCalls()
+
+
+class OnDevice(Protocol):
+    """Whatever works on one device."""
+
+    _device: Device
+
+
+Owner = TypeVar("Owner", bound=OnDevice)
+Params = ParamSpec("Params")
+Result = TypeVar("Result")
+
+
+def on_device(
+    call: Callable[Concatenate[Owner, Params], Result],
+) -> Callable[Concatenate[Owner, Params], Result]:
+    """Makes a method run where its owner's device is the current one (Device.current)."""
+
+    @functools.wraps(call)
+    def on(owner: Owner, /, *args: Params.args, **kwargs: Params.kwargs) -> Result:
+        with owner._device.current():
+            return call(owner, *args, **kwargs)
+
+    return on
 
 
 Replay = Callable[[], None]

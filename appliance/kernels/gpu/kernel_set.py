@@ -17,7 +17,7 @@ from appliance.kernels.gpu.caches import CacheMemory
 from appliance.kernels.gpu.capturing import can_capture
 from appliance.kernels.gpu.checks import StepBounds, vocabulary_of
 from appliance.kernels.gpu.collectives import collectives_of
-from appliance.kernels.gpu.device import DTYPES, Device
+from appliance.kernels.gpu.device import DTYPES, Device, on_device
 from appliance.kernels.gpu.device_sampler import DeviceSample, DeviceSampler
 from appliance.kernels.gpu.failures import says_failures
 from appliance.kernels.gpu.float8 import float8_matrix
@@ -38,8 +38,9 @@ from appliance.kernels.packed_cache import PackedCache
 from appliance.kernels.reference.moving import TensorMover
 from appliance.kernels.reference.states import state_slots
 from appliance.kernels.sampling import SampledBatch, SamplingBatch
-from appliance.program.operators import Linear, StepProgram
+from appliance.program.operators import StepProgram
 from appliance.program.roofline import program_work
+from appliance.program.rounded_inputs import rounded_weights
 from appliance.program.work import Forms, OperatorWork, WeightSize
 
 _DEVICE_KINDS = {"torch": "cpu", "cuda": "cuda", "rocm": "rocm"}
@@ -131,6 +132,7 @@ class GpuExecutable:
         return ahead[1] if ahead is not None and ahead[0] == inputs.revision else self._launch(inputs)
 
     @says_failures
+    @on_device
     @torch.inference_mode()
     def _launch(self, inputs: StepInputs) -> DeviceLogits:
         self._bounds.check(inputs)
@@ -167,6 +169,7 @@ class GpuExecutable:
         release(self._device)
 
     @says_failures
+    @on_device
     @torch.inference_mode()
     def wake_weights(self, weights: Mapping[str, CanonicalWeight] | None) -> None:
         for part in ("adapters", "weights"):
@@ -204,6 +207,7 @@ class GpuExecutable:
         return self._graphs.report
 
     @says_failures
+    @on_device
     @torch.inference_mode()
     def capture_next(self) -> bool:
         shape = self._graphs.next_shape()
@@ -224,6 +228,7 @@ class GpuExecutable:
         return self.begin_sampling(logits, batch).result()
 
     @says_failures
+    @on_device
     @torch.inference_mode()
     def begin_sampling(self, logits: Logits, batch: SamplingBatch) -> DeviceSample:
         assert isinstance(logits, DeviceLogits), "logits are those of this executable"
@@ -307,13 +312,6 @@ def calls_of(
     return calls if parts.fuse is None else parts.fuse(calls, matrices, program.kept)
 
 
-def rounded_weights(program: StepProgram) -> frozenset[str]:
-    """Returns the weights whose inputs are rounded if they are FP8: those that nothing but a Linear reads."""
-    linear = {op.weight for op in program.operators if isinstance(op, Linear)}
-    others = {name for op in program.operators if not isinstance(op, Linear) for name in op.named(op.matrices)}
-    return frozenset(linear - others)
-
-
 def _float8_or(pack: Pack | None) -> Pack:
     def packed(weight: CanonicalWeight, device: Device) -> DeviceMatrix | None:
         own = float8_matrix(weight, device)
@@ -365,7 +363,8 @@ class GpuKernelSet:
         if not device.is_gpu:
             torch.set_num_threads(execution.placement.num_threads)
         parts = triton_parts() if self._with_triton else ON_TORCH
-        return GpuExecutable(program, weights, execution, device, adapted, parts)
+        with device.current():
+            return GpuExecutable(program, weights, execution, device, adapted, parts)
 
 
 def load(name: str) -> GpuKernelSet:

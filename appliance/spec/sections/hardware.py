@@ -100,7 +100,9 @@ class HardwareSection(Section):
 
     profile: Auto[Text] = field("auto", "A profile by name.", auto="the most specific whose rules match the facts")
     device: Literal["auto", "cpu", "cuda", "rocm"] = field(
-        "auto", "Kind of device.", auto="the best kind that is there and that the installed packages can use"
+        "auto",
+        "Kind of device. Which of several is chosen by CUDA_VISIBLE_DEVICES, or HIP_VISIBLE_DEVICES on AMD.",
+        auto="the best kind that is there and that the installed packages can use",
     )
     memory: MemorySection = field(MemorySection, "Shares of memory.")
     num_threads: Auto[PositiveInt] = field(
