@@ -7,6 +7,7 @@
 # make wheel-check  that wheel installed where no compiler can be found: applied, asked, ended
 # make clients      client libraries of others against the quickstart's server, in environments of their own
 # make clients-pooling  the same for clients that embed and rank: SPEC names a model that embeds
+# make ray          tests of what runs on a Ray cluster, in an environment of their own that has Ray
 # make bench        the quickstart spec, measured with the workloads of docs/benchmarks
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -18,6 +19,7 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 PYTEST_ARGS ?= -n $(JOBS)
 BENCH_DIR ?= build/bench
 CLIENTS := build/clients
+RAY := build/ray
 WHEEL_TOOLS := build/wheel/tools
 COMMA := ,
 SANITIZERS ?= address thread
@@ -56,7 +58,7 @@ $(VENV)/.dev: export APPLIANCE_LEVELS := $(or $(APPLIANCE_LEVELS),all)
 # A warning is an error to us, and no reason to refuse a user's newer compiler.
 $(VENV)/.dev: export APPLIANCE_WARNING_AS_ERROR := ON
 
-.PHONY: quickstart quickstart-down model sanitize test check lint style types layers pytest gpu-compile clients clients-pooling bench wheel wheel-check clean help
+.PHONY: quickstart quickstart-down model sanitize test check lint style types layers pytest gpu-compile clients clients-pooling ray bench wheel wheel-check clean help
 
 help:
 	@sed -n 's/^# make /make /p' Makefile
@@ -111,6 +113,14 @@ sanitize-%: $(VENV)/.dev
 
 gpu-compile: $(VENV)/.dev
 	env -u TRITON_INTERPRET $(BIN)/python -m tests.kernels.triton.compiled $(GPU_COMPILE_ARGS)
+
+ray: $(RAY)/.made
+	$(TIMED) ray $(RAY)/bin/python -m pytest tests/ray
+
+$(RAY)/.made: pyproject.toml
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip --disable-pip-version-check install --quiet $(PIP_ARGS) --editable '.[dev,ray]'
+	@touch $@
 
 bench: $(VENV)/.base
 	@mkdir -p $(BENCH_DIR)

@@ -27,7 +27,7 @@ KNOWN_SKIPS = (
     r"this system cannot make memory resident ahead of its use",
     r"the set computes in floats",
     r"not a git checkout",
-    r"triton is not installed",
+    r"(ray|triton) is not installed",
 )
 _KNOWN = re.compile("|".join(f"(?:{each})" for each in KNOWN_SKIPS))
 

@@ -12,7 +12,6 @@ import msgspec
 from appliance.base.errors import ExitCode
 from appliance.batch.command import batch_files, batch_options
 from appliance.cli.arguments.work import BatchArguments
-from appliance.cli.inproc_api import inproc_api
 from appliance.cli.own_logs import configure_own_logs
 from appliance.cli.progress import ProgressBar
 from appliance.cli.spec_target import spec_target
@@ -22,6 +21,7 @@ from appliance.jobs.progress import BatchProgress
 from appliance.jobs.runner import BatchFiles, BatchOptions, run_batch
 from appliance.plan.prepare import prepare
 from appliance.plan.types import EnginePlan
+from appliance.server.process.inproc_api import inproc_api
 
 TERMINAL_EVERY_S, LOG_EVERY_S = 0.2, 10.0
 

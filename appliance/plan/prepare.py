@@ -59,7 +59,7 @@ class Machine:
 def prepare(
     spec_path: str | Path,
     overrides: Sequence[str] = (),
-    hardware: str | None = None,
+    hardware: str | HardwareFacts | None = None,
     *,
     model_facts: Path | None = None,
     allow_fetch: bool = True,
@@ -69,10 +69,10 @@ def prepare(
 ) -> Prepared:
     """The spec, the checkpoint's facts and the plan.
 
-    hardware: a known machine's name or a facts file; this machine when None. model_facts: a ModelFacts JSON in place
-    of the checkpoint. allow_fetch False: only what is on this machine. to_run: refuse a plan that this version cannot
-    run. spec_text: what the file said, in place of what it says. Raises ApplianceError: SpecError, FitError,
-    CannotRunError, CheckpointError, HardwareError.
+    hardware: a known machine's name or a facts file; this machine when None, or the facts of a part of it.
+    model_facts: a ModelFacts JSON in place of the checkpoint. allow_fetch False: only what is on this machine. to_run:
+    refuse a plan that this version cannot run. spec_text: what the file said, in place of what it says. Raises
+    ApplianceError: SpecError, FitError, CannotRunError, CheckpointError, HardwareError.
     """
     base = Path(spec_path).resolve().parent
     if spec_text is None:
@@ -95,9 +95,10 @@ def prepare(
     return Prepared(loaded, model, plan, inputs)
 
 
-def find_machine(spec: DeploymentSpec, hardware: str | None) -> Machine:
+def find_machine(spec: DeploymentSpec, hardware: str | HardwareFacts | None) -> Machine:
     """The facts and the profile. On this machine, `auto` passes over devices that this version cannot run."""
-    facts = probe_machine() if hardware is None else load_facts(hardware)
+    is_here = not isinstance(hardware, str)
+    facts = load_facts(hardware) if isinstance(hardware, str) else hardware or probe_machine()
     profiles = load_profiles()
     if spec.hardware.profile != AUTO:
         return Machine(facts, find_profile(spec.hardware.profile, profiles))
@@ -107,7 +108,7 @@ def find_machine(spec: DeploymentSpec, hardware: str | None) -> Machine:
         raise HardwareError(message, hint=hint)
     if wanted != AUTO:
         profiles = tuple(profile for profile in profiles if profile.device == wanted)
-    elif hardware is None:
+    elif is_here:
         profiles = tuple(profile for profile in profiles if can_run(profile, facts))
     return Machine(facts, select_profile(facts, profiles).profile)
 

@@ -16,7 +16,7 @@ MODULES = {
     "python-multipart": "python_multipart",
 }
 BY_NAME = {"uvicorn", "uvloop", "httptools"}  # chosen in uvicorn's options rather than imported
-OPTIONAL = {"torch", "transformers", "safetensors", "opentelemetry", "triton"}  # extras
+OPTIONAL = {"torch", "transformers", "safetensors", "opentelemetry", "triton", "ray"}  # extras
 
 
 def declared() -> set[str]:

@@ -14,11 +14,12 @@ ROOT = Path(__file__).resolve().parents[2]
 WALK = """
 import importlib, json, pkgutil, sys
 
-heavy = ("torch", "transformers", "safetensors", "pandas")
+heavy = ("torch", "transformers", "safetensors", "pandas", "ray")
 found = {}
 for module in pkgutil.walk_packages([sys.argv[1]], "appliance."):
     on_torch = ("appliance.kernels.reference", "appliance.kernels.modelling", "appliance.kernels.gpu")
-    if module.name.startswith(on_torch) or module.name.endswith("__main__"):
+    on_ray = ("appliance.ray.router",)
+    if module.name.startswith(on_torch + on_ray) or module.name.endswith("__main__"):
         continue
     importlib.import_module(module.name)
     for name in heavy:

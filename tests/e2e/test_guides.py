@@ -48,6 +48,8 @@ NOT_RUN = {
     "docker build": "the pipeline builds the image",
     "docker run": "the pipeline runs the image",
     "make quickstart": "it fetches a real model",
+    "serve deploy": "Ray is not in this environment; tests/ray runs the file on a cluster",
+    "serve status": "see serve deploy",
     "make wheel": "it builds every processor level; the release pipeline runs it, and make wheel-check",
     "make quickstart-down": "see make quickstart",
     "python3.11 -m venv": "it makes another environment",

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from appliance.deploy.render import alerts, compose, grafana, helm, kserve, kubernetes, systemd
+from appliance.deploy.render import alerts, compose, grafana, helm, kserve, kubernetes, ray_serve, systemd
 from appliance.deploy.render.names import KSERVE_SUFFIX, refuse_what_no_service_is_called
 from appliance.deploy.render.workload import (
     RenderError,
@@ -28,13 +28,13 @@ TARGETS: dict[str, RenderTarget] = {
     "kubernetes": RenderTarget(kubernetes.render, in_container=True, service_suffix=""),
     "helm": RenderTarget(helm.render, in_container=True, service_suffix=""),
     "kserve": RenderTarget(kserve.render, in_container=True, service_suffix=KSERVE_SUFFIX),
+    "ray-serve": RenderTarget(ray_serve.render, in_container=False),
     "grafana": RenderTarget(grafana.render, in_container=False),
     "alerts": RenderTarget(alerts.render, in_container=False),
 }
 _ONE_MACHINE = "an engine runs on one machine in this version"
 NOT_BUILT = {
     "leaderworkerset": f"it groups pods that share one model, and {_ONE_MACHINE}; --to kubernetes has replicas",
-    "ray-serve": f"Ray places actors over machines, and {_ONE_MACHINE}; --to kubernetes has replicas and autoscaling",
 }
 
 

@@ -56,7 +56,12 @@ class ServerWorkload:
     port: int
     model_path: Path | None  # on this machine; None when the appliance fetches it
     num_cores: int
+    num_accelerators: int  # of one replica
     memory_bytes: int
+    max_num_seqs: int
+    max_waiting: int | None
+    max_body_bytes: int
+    asked_apis: tuple[str, ...]  # that the spec lists; none where it leaves the default
     drain_s: int  # how long open requests may finish after SIGTERM
     heartbeat_timeout_s: int
     start_timeout_s: int
@@ -83,8 +88,13 @@ def workload_of(prepared: Prepared, overrides: Sequence[str], options: RenderOpt
         host=plan.serving.listen.host,
         port=plan.serving.listen.port,
         model_path=address.path.resolve() if isinstance(address, PathAddress) else None,
-        num_cores=plan.kernels.num_threads,
+        num_cores=plan.kernels.num_threads * _num_ranks(plan) if plan.device == "cpu" else plan.kernels.num_threads,
+        num_accelerators=0 if plan.device == "cpu" else _num_ranks(plan),
         memory_bytes=_memory_limit(plan),
+        max_num_seqs=plan.scheduler.max_num_seqs,
+        max_waiting=plan.scheduler.max_waiting,
+        max_body_bytes=plan.serving.limits.max_body_bytes,
+        asked_apis=plan.serving.routes.apis if loaded.is_set("endpoints.apis") else (),
         drain_s=math.ceil(plan.serving.shutdown_timeout_s),
         heartbeat_timeout_s=math.ceil(plan.restart.heartbeat_timeout_s),
         start_timeout_s=math.ceil(options.start_timeout_s),
@@ -112,6 +122,10 @@ def refuse_what_no_container_has(prepared: Prepared) -> None:
             f"the spec names files that are not carried along: {', '.join(files)}",
             hint="give secrets as ${env:NAME}, and end TLS at the proxy",
         )
+
+
+def _num_ranks(plan: EnginePlan) -> int:
+    return plan.parallel.tensor * plan.parallel.pipeline
 
 
 def _memory_limit(plan: EnginePlan) -> int:

@@ -19,6 +19,7 @@ from appliance.deploy.render.pod import PRE_STOP_S
 from appliance.deploy.render.targets import NOT_BUILT, render_target
 from appliance.deploy.render.workload import STOP_MARGIN_S, RenderError, RenderOptions
 from appliance.plan.prepare import Prepared, prepare
+from appliance.spec import load_text
 from tests.plan.machines import small_model
 
 SPEC = """\
@@ -57,7 +58,7 @@ def objects(text: str) -> dict[str, Any]:
     return {document["kind"]: document for document in yaml.safe_load_all(text)}
 
 
-@pytest.mark.parametrize("target", ["systemd", "compose", "kubernetes", "kserve"])
+@pytest.mark.parametrize("target", ["systemd", "compose", "kubernetes", "kserve", "ray-serve"])
 @pytest.mark.parametrize("source", [HUB, "./model.gguf"])
 def test_a_secret_is_named_and_never_written(target: str, source: str, tmp_path: Path) -> None:
     text = rendered(target, tmp_path, source=source)
@@ -116,6 +117,30 @@ def test_kserve_runs_the_same_pod(tmp_path: Path) -> None:
     assert replicas == (1, 3)
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "answers"}, "spec": predictor}
     kubernetes_validate.validate(pod, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_ray_serve_scales_by_rows_and_takes_what_is_planned(tmp_path: Path) -> None:
+    plan = prepared(tmp_path).plan
+    config = yaml.safe_load(rendered("ray-serve", tmp_path, RenderOptions(replicas=2, max_replicas=5)))
+    assert config["http_options"] | {"host": "0.0.0.0", "port": 8123} == config["http_options"]
+    (application,) = config["applications"]
+    assert application["args"]["spec"] == (tmp_path / "answers.yaml").read_text()
+    engine = application["deployments"][1]
+    rows = plan.scheduler.max_num_seqs
+    assert engine["autoscaling_config"] == {"min_replicas": 2, "max_replicas": 5, "target_ongoing_requests": rows}
+    assert engine["graceful_shutdown_timeout_s"] == 90 + STOP_MARGIN_S
+    options = engine["ray_actor_options"]
+    assert options["num_cpus"] == application["args"]["num_cores"] == plan.kernels.num_threads
+    assert (
+        options["memory"] == application["args"]["memory_bytes"] > sum(each.size_bytes for each in plan.memory[0].items)
+    )
+
+
+def test_ray_serve_refuses_what_replicas_would_have_to_share(tmp_path: Path) -> None:
+    asked = prepared(tmp_path)
+    loaded = load_text(asked.loaded.text.replace("endpoints:", "endpoints:\n  apis: [openai, batches]"), "answers.yaml")
+    with pytest.raises(RenderError, match="replicas share no store"):
+        render_target("ray-serve", asked._replace(loaded=loaded), (), RenderOptions())
 
 
 @pytest.mark.parametrize("source", [HUB, "./model.gguf"])

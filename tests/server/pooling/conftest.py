@@ -14,9 +14,9 @@ import pytest
 import torch
 import uvicorn
 
-from appliance.cli.inproc_api import inproc_api
 from appliance.plan.prepare import prepare
 from appliance.plan.types import EnginePlan
+from appliance.server.process.inproc_api import inproc_api
 from tests.models.tiny_pooled import make_pooled, write_sentence_files, write_tokenizer
 
 T = TypeVar("T")

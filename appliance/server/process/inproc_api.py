@@ -1,4 +1,4 @@
-"""The server's API on an engine in this process, without sockets, for `batch`."""
+"""The server's API on an engine in this process, without sockets, for batches."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

@@ -1,0 +1,56 @@
+"""An engine with its supervisor and its HTTP application, without a listener of its own."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import msgspec
+from starlette.types import ASGIApp
+
+from appliance.base.environ import cache_dir
+from appliance.base.errors import ApplianceError
+from appliance.base.log import configure
+from appliance.base.sockets import socket_folder
+from appliance.plan.types import EnginePlan
+from appliance.server.http.app import make_app
+from appliance.server.state import make_state
+from appliance.service.client import AdmissionLimits, EngineClient
+from appliance.service.health import EngineState, Health
+from appliance.service.metrics import ServiceMetrics
+from appliance.service.supervisor import EnginePaths, Supervisor
+from appliance.service.text_side import load_text_side
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """app: what a server of this plan would answer. health: the supervisor's, which keeps changing."""
+
+    app: ASGIApp
+    health: Health
+
+
+@asynccontextmanager
+async def engine_host(plan: EnginePlan) -> AsyncIterator[Host]:
+    """Starts the engine's process and yields when it takes requests. Raises ApplianceError if it does not start."""
+    configure(plan.serving.logs.level, config_file=plan.serving.logs.config_file)
+    metrics = ServiceMetrics(plan.model.served_names[0])
+    client = EngineClient(AdmissionLimits.of(plan.scheduler), metrics)
+    with socket_folder() as folder:
+        path = folder / "plan.json"
+        path.write_bytes(msgspec.json.encode(plan))
+        supervisor = Supervisor(plan, EnginePaths(path, folder), client, metrics=metrics)
+        supervisor.start()
+        try:
+            text = await asyncio.to_thread(load_text_side, plan, cache_dir())
+            client.use_text(text)
+            state = make_state(plan, client, metrics, supervisor.health, text.tokenizer)
+            metrics.describe(plan)
+            settled = await supervisor.settled()
+            if settled.state is EngineState.FAILED:
+                raise ApplianceError(f"the engine did not start: {settled.reason}")
+            yield Host(make_app(state), supervisor.health)
+            if state.tracer is not None:
+                await asyncio.to_thread(state.tracer.close)
+        finally:
+            await supervisor.stop()
