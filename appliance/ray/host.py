@@ -1,4 +1,4 @@
-"""An engine with its supervisor and its HTTP application, without a listener of its own."""
+"""The engines of a plan with their HTTP application, without a listener of its own."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,31 +15,32 @@ from appliance.base.sockets import socket_folder
 from appliance.plan.types import EnginePlan
 from appliance.server.http.app import make_app
 from appliance.server.state import make_state
-from appliance.service.client import AdmissionLimits, EngineClient
-from appliance.service.health import EngineState, Health
+from appliance.service.engines import make_engines
+from appliance.service.health import EngineHealth, EngineState
 from appliance.service.metrics import ServiceMetrics
-from appliance.service.supervisor import EnginePaths, Supervisor
+from appliance.service.supervisor import EnginePaths
 from appliance.service.text_side import load_text_side
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """app: what a server of this plan would answer. health: the supervisor's, which keeps changing."""
+    """app: what a server of this plan would answer. health: of the engines, which keeps changing."""
 
     app: ASGIApp
-    health: Health
+    health: EngineHealth
 
 
 @asynccontextmanager
 async def engine_host(plan: EnginePlan) -> AsyncIterator[Host]:
-    """Starts the engine's process and yields when it takes requests. Raises ApplianceError if it does not start."""
+    """Starts the plan's engines and yields when they take requests. Raises ApplianceError if they do not start."""
     configure(plan.serving.logs.level, config_file=plan.serving.logs.config_file)
     metrics = ServiceMetrics(plan.model.served_names[0])
-    client = EngineClient(AdmissionLimits.of(plan.scheduler), metrics)
     with socket_folder() as folder:
         path = folder / "plan.json"
         path.write_bytes(msgspec.json.encode(plan))
-        supervisor = Supervisor(plan, EnginePaths(path, folder), client, metrics=metrics)
+        client, supervisor = make_engines(
+            plan, EnginePaths(path, folder), metrics, lambda number, event: None, (), None
+        )
         supervisor.start()
         try:
             text = await asyncio.to_thread(load_text_side, plan, cache_dir())

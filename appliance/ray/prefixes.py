@@ -7,7 +7,10 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-PIECE_BYTES = 128  # of the text of a request; several blocks of a cache, so that few pieces tell
+from appliance.service.replicas.routing import Candidate, choose
+
+PIECE_BYTES = 128  # of the text of a request: a few blocks of a cache
+_PIECE_TOKENS = PIECE_BYTES // 4  # about
 MAX_PIECES = 256
 MAX_ENTRIES = 100_000
 _TEXTS = ("messages", "system", "prompt", "input", "inputs")
@@ -62,14 +65,16 @@ class SeenPrefixes(Generic[ReplicaT]):
         while len(self._seen) > self._max_entries:
             self._seen.popitem(last=False)
 
-    def choose(self, pieces: Sequence[bytes], loads: Mapping[ReplicaT, int], max_imbalance: int) -> ReplicaT | None:
-        """Returns the replica with the longest known prefix, or the one with the least load where none is known or the
-        known one has more than max_imbalance requests more than the least. None where `loads` is empty."""
-        least = min(loads, key=lambda each: loads[each], default=None)
-        if least is None:
+    def choose(self, pieces: Sequence[bytes], loads: Mapping[ReplicaT, int]) -> ReplicaT | None:
+        """Returns the replica where a prompt costs least, by the rule of replicas on one machine (routing.choose): what
+        it has seen of the prompt, against the open requests that it has. None where `loads` is empty."""
+        if not loads:
             return None
-        for piece in reversed(pieces):
-            replica = self._seen.get(piece)
-            if replica is not None and replica in loads:
-                return replica if loads[replica] <= loads[least] + max_imbalance else least
-        return least
+        seen = {
+            replica: (number + 1) * _PIECE_TOKENS
+            for number, piece in enumerate(pieces)
+            if (replica := self._seen.get(piece)) is not None
+        }
+        names = list(loads)
+        number = choose([Candidate(worth=seen.get(each, 0), num_sequences=loads[each]) for each in names])
+        return names[number]

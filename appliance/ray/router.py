@@ -13,9 +13,8 @@ class PrefixRouter(RequestRouter):
     The first argument of a request is its HttpCall, the second the digests of its prompt (prefixes.pieces_of).
     """
 
-    def initialize_state(self, max_imbalance: int = 8, **_: Any) -> None:
-        """max_imbalance: requests that the replica of a prefix may have more than the one with the fewest."""
-        self._max_imbalance = max_imbalance
+    def initialize_state(self, **_: Any) -> None:
+        """Begins without knowing a prefix."""
         self._prefixes: SeenPrefixes[ReplicaID] = SeenPrefixes()
 
     async def choose_replicas(
@@ -25,7 +24,7 @@ class PrefixRouter(RequestRouter):
         if pending_request is not None:
             pending_request.routing_context.should_backoff = True
         loads = {each.replica_id: self._load(each.replica_id) for each in candidate_replicas}
-        chosen = self._prefixes.choose(_pieces(pending_request), loads, self._max_imbalance)
+        chosen = self._prefixes.choose(_pieces(pending_request), loads)
         ordered = sorted(candidate_replicas, key=lambda each: (each.replica_id != chosen, loads[each.replica_id]))
         return [[each] for each in ordered]
 

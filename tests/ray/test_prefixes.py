@@ -39,19 +39,17 @@ def test_the_longest_known_prefix_wins_until_its_replica_has_too_much_to_do() ->
     seen: SeenPrefixes[str] = SeenPrefixes()
     seen.note([b"1", b"2"], "a")
     seen.note([b"1", b"3"], "b")
-    loads = {"a": 3, "b": 1, "c": 0}
-    assert seen.choose([b"1", b"2"], loads, 3) == "a"
-    assert seen.choose([b"1", b"9"], loads, 3) == "b"  # the last who had it
-    assert seen.choose([b"1", b"2"], loads, 2) == "c"
-    assert seen.choose([b"9"], loads, 3) == "c"
-    assert seen.choose([], loads, 3) == "c"
-    assert seen.choose([b"1", b"2"], {"b": 5, "c": 0}, 9) == "b"  # what a is gone with, b has less of
-    assert seen.choose([b"1"], {}, 3) is None
+    assert seen.choose([b"1", b"2"], {"a": 1, "b": 1, "c": 1}) == "a"
+    assert seen.choose([b"1", b"9"], {"a": 1, "b": 1, "c": 1}) == "b"  # the last who had it
+    assert seen.choose([b"1", b"2"], {"a": 9, "b": 2, "c": 0}) == "c"
+    assert seen.choose([], {"a": 3, "b": 1, "c": 2}) == "b"
+    assert seen.choose([b"1", b"2"], {"b": 1, "c": 1}) == "b"  # a is gone, and b has the beginning
+    assert seen.choose([b"1"], {}) is None
 
 
 def test_the_oldest_prefixes_are_forgotten() -> None:
     seen: SeenPrefixes[str] = SeenPrefixes(max_entries=2)
     for piece in (b"1", b"2", b"3"):
-        seen.note([piece], "a")
-    loads = {"a": 1, "b": 0}
-    assert [seen.choose([piece], loads, 5) for piece in (b"1", b"2", b"3")] == ["b", "a", "a"]
+        seen.note([piece], "b")
+    loads = {"a": 0, "b": 0}
+    assert [seen.choose([piece], loads) for piece in (b"1", b"2", b"3")] == ["a", "b", "b"]

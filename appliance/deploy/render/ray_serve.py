@@ -62,7 +62,7 @@ def _front(workload: ServerWorkload) -> dict[str, Any]:
 
 
 def _engine(workload: ServerWorkload) -> dict[str, Any]:
-    target = workload.max_num_seqs
+    target = workload.max_num_seqs * workload.num_replicas
     return {
         "name": "engine",
         "autoscaling_config": _autoscaling(workload.options.replicas, _most(workload), target),

@@ -58,7 +58,8 @@ class ServerWorkload:
     num_cores: int
     num_accelerators: int  # of one replica
     memory_bytes: int
-    max_num_seqs: int
+    num_replicas: int  # engines of one server
+    max_num_seqs: int  # of one engine
     max_waiting: int | None
     max_body_bytes: int
     asked_apis: tuple[str, ...]  # that the spec lists; none where it leaves the default
@@ -91,6 +92,7 @@ def workload_of(prepared: Prepared, overrides: Sequence[str], options: RenderOpt
         num_cores=plan.kernels.num_threads * _num_ranks(plan) if plan.device == "cpu" else plan.kernels.num_threads,
         num_accelerators=0 if plan.device == "cpu" else _num_ranks(plan),
         memory_bytes=_memory_limit(plan),
+        num_replicas=plan.parallel.replicas,
         max_num_seqs=plan.scheduler.max_num_seqs,
         max_waiting=plan.scheduler.max_waiting,
         max_body_bytes=plan.serving.limits.max_body_bytes,
@@ -125,7 +127,8 @@ def refuse_what_no_container_has(prepared: Prepared) -> None:
 
 
 def _num_ranks(plan: EnginePlan) -> int:
-    return plan.parallel.tensor * plan.parallel.pipeline
+    """Returns the ranks of all engines of a server."""
+    return plan.parallel.tensor * plan.parallel.pipeline * plan.parallel.replicas
 
 
 def _memory_limit(plan: EnginePlan) -> int:
