@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from appliance.kernels.ranks import RankView
+from appliance.program.stages import Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +58,12 @@ class Graphs:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """The arguments of binding a program, beside its weights. ranks: of a program that several ranks run together."""
+    """The arguments of binding a program, beside its weights. ranks: of a program that several ranks run together.
+    stage: of its layers, those that these ranks run; None: all."""
 
     limits: ExecutionLimits
     numerics: Numerics
     placement: Placement
     graphs: Graphs = Graphs()
     ranks: RankView | None = None
+    stage: Stage | None = None

@@ -20,6 +20,7 @@ from appliance.kernels.interface import Executable, KernelSet, Lending
 from appliance.kernels.layout import CanonicalWeight
 from appliance.kernels.packed_cache import MIN_BYTES, SPARE_BYTES, PackedCache
 from appliance.kernels.reports import WeightsReport
+from appliance.kernels.stage_inputs import StageInputs
 from appliance.layers.adapters import Wanted, with_adapters
 from appliance.layers.draft_spec import KeptStates
 from appliance.layers.program import CompiledDecoder
@@ -39,13 +40,14 @@ ReadWeights = Callable[[], AbstractContextManager[Mapping[str, CanonicalWeight]]
 
 class LoadedModel(NamedTuple):
     """A bound model. parts: the rows of logical weights that adapters change, where a rank has some only. read_weights:
-    opens the checkpoint again."""
+    opens the checkpoint again. stage: what a stage of it sees of a step."""
 
     executable: Executable
     weights: WeightsReport
     adapters: AdapterPlaces | None = None  # None: the plan has no places for adapters
     parts: Mapping[str, tuple[int, int]] = MappingProxyType({})
     read_weights: ReadWeights | None = None
+    stage: StageInputs | None = None
 
 
 class Lent(NamedTuple):
@@ -84,10 +86,10 @@ def load_model(
         executable = kernel_set.bind(share.program, share.weights, execution, packed, share.adapted)
     again = functools.partial(_read_again, plan, facts, described, compiled, execution)
     if packed is not None and packed.report is not None:
-        return LoadedModel(executable, packed.report, places, share.parts, again)
+        return LoadedModel(executable, packed.report, places, share.parts, again, share.stage)
     seconds, size = time.monotonic() - started, executable.memory_bytes.get("weights", 0)
     report = WeightsReport(origin="checkpoint", seconds=seconds, size_bytes=size, reason="they are not to be kept")
-    return LoadedModel(executable, report, places, share.parts, again)
+    return LoadedModel(executable, report, places, share.parts, again, share.stage)
 
 
 @contextmanager

@@ -10,28 +10,37 @@ import numpy as np
 from appliance.base.hashing import sha256_json
 from appliance.kernels.execution import Execution
 from appliance.kernels.layout import CanonicalWeight, WeightPieces
+from appliance.kernels.stage_inputs import StageInputs
 from appliance.loading.weights import DecoderWeights
-from appliance.program.operators import StepProgram
+from appliance.program.adapters import places_of
+from appliance.program.operators import Embed, StepProgram
 from appliance.program.shard_layout import Rows, Shard, ShardLayout
 from appliance.program.sharding import ShardedProgram, shard_program
+from appliance.program.stages import Stage, stage_program
 
 
 class BoundShare(NamedTuple):
-    """What a rank binds: its programs and weights, or those of the whole model. parts: as in ShardedProgram."""
+    """What a rank binds: its programs and weights, or those of the whole model. parts: as in ShardedProgram. stage:
+    what its stage sees of a step; None if there is one stage."""
 
     program: StepProgram
     adapted: StepProgram | None
     weights: "DecoderWeights | ShardedWeights"
     parts: Mapping[str, tuple[int, int]]
+    stage: StageInputs | None = None
 
 
 def share_of(
     program: StepProgram, adapted: StepProgram | None, weights: DecoderWeights, execution: Execution
 ) -> BoundShare:
     """Returns the share of the rank that the execution names; without ranks all. Raises UncutError."""
-    ranks = execution.ranks
+    ranks, stage = execution.ranks, None
     if ranks is None:
         return BoundShare(program, adapted, weights, {})
+    if execution.stage is not None:
+        program, adapted, stage = _staged(program, adapted, execution.stage)
+    if ranks.num_ranks == 1:
+        return BoundShare(program, adapted, ShardedWeights(weights, ShardedProgram(program, {}, {})), {}, stage)
     shard = Shard(ranks.rank, ranks.num_ranks)
     layout = ShardLayout(adapted or program, shard)
     with_places = None if adapted is None else shard_program(adapted, shard, layout)
@@ -44,7 +53,24 @@ def share_of(
     ]
     assert programs[0] is not None, "the program without places is always there"
     parts = {} if with_places is None else with_places.parts
-    return BoundShare(programs[0], programs[1], ShardedWeights(weights, own), parts)
+    return BoundShare(programs[0], programs[1], ShardedWeights(weights, own), parts, stage)
+
+
+def _staged(
+    program: StepProgram, adapted: StepProgram | None, stage: Stage
+) -> tuple[StepProgram, StepProgram | None, StageInputs]:
+    """Returns the programs of a stage, and what it sees of a step. The second is None if it has no places."""
+    own = stage_program(program, stage, adapted)
+    with_places = None if adapted is None else stage_program(adapted, stage, program).program
+    found = () if with_places is None else places_of(with_places.operators)
+    places = frozenset(name for place in found for name in place.parts)
+    sees = StageInputs(
+        groups=own.groups,
+        has_states=bool(own.program.states),
+        places=places,
+        embeds=any(isinstance(op, Embed) for op in own.program.operators),
+    )
+    return own.program, with_places if places else None, sees
 
 
 class ShardedWeights(WeightPieces):
@@ -78,9 +104,10 @@ class ShardedWeights(WeightPieces):
 
     @property
     def identity(self) -> str:
-        """A digest of the whole weights' identity and of the rows, so that ranks do not adopt each other's."""
+        """A digest of the whole weights' identity, of the names and of the rows, so that ranks do not adopt each
+        other's."""
         kept = {name: [rows.source, rows.rows] for name, rows in sorted(self._rows.items())}
-        return sha256_json([self._whole.identity, kept])
+        return sha256_json([self._whole.identity, self._names, kept])
 
     def shape(self, name: str) -> tuple[int, int]:
         if name not in self._rows:

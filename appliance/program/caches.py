@@ -5,7 +5,8 @@ one for each cache of the group that holds it. So a windowed group gives back th
 a group that sees everything keeps its own. A lane is as wide as the widest cache that any group has in it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Self
 
 import msgspec
@@ -65,8 +66,9 @@ class KvLayout(msgspec.Struct, frozen=True):
         )
 
     @classmethod
-    def of(cls, caches: Sequence[KvShape]) -> Self:
-        """Forms groups, in the order of their first caches.
+    def of(cls, caches: Sequence[KvShape], stages: Sequence[int] = ()) -> Self:
+        """Forms groups, in the order of their first caches. stages: by cache, the pipeline stage that has it; then each
+        group has caches of all stages, as a stage has memory for every block.
 
         Caches that all have one reach are one group, with a lane each. Where reaches differ, the caches of each are cut
         into groups of as many as a block has lanes, of which the last group may leave some empty. The number of lanes
@@ -76,24 +78,47 @@ class KvLayout(msgspec.Struct, frozen=True):
         kinds: dict[int | None, list[int]] = {}
         for number, shape in enumerate(caches):
             kinds.setdefault(shape.window, []).append(number)
-        num_lanes = _num_lanes({window: len(numbers) for window, numbers in kinds.items()})
-        groups = [
-            KvGroup(window, tuple(numbers[first : first + num_lanes]))
-            for window, numbers in kinds.items()
-            for first in range(0, len(numbers), num_lanes)
-        ]
-        return cls(tuple(sorted(groups, key=lambda group: group.caches)), num_lanes)
+        if stages:
+            kinds = {window: _in_turn(numbers, stages) for window, numbers in kinds.items()}
+        options = {lanes: _groups(kinds, lanes) for lanes in _allowed({w: len(each) for w, each in kinds.items()})}
+        num_lanes = min(options, key=lambda lanes: _cost(options[lanes], lanes, stages), default=0)
+        groups = sorted(options.get(num_lanes, []), key=lambda group: min(group.caches))
+        return cls(tuple(groups), num_lanes)
 
 
-def _num_lanes(counts: Mapping[int | None, int]) -> int:
-    """Returns how many lanes a block has, for so many caches of each window."""
-    furthest = None if None in counts else max(filter(None, counts), default=0)
-
-    def cost(lanes: int) -> tuple[int, int, int]:
-        empty = {window: -count % lanes for window, count in counts.items()}
-        return empty[furthest], sum(empty.values()), -lanes
-
-    most = max(counts.values(), default=0)
+def _allowed(counts: Mapping[int | None, int]) -> Iterator[int]:
+    """Yields how many lanes a block may have, for so many caches of each window."""
     allowed = max(MOST_GROUPS, len(counts))
-    few = [lanes for lanes in range(1, most + 1) if sum(-(-count // lanes) for count in counts.values()) <= allowed]
-    return min(few, key=cost, default=0)
+    for lanes in range(1, max(counts.values(), default=0) + 1):
+        if sum(-(-count // lanes) for count in counts.values()) <= allowed:
+            yield lanes
+
+
+def _groups(kinds: Mapping[int | None, Sequence[int]], num_lanes: int) -> list[KvGroup]:
+    return [
+        KvGroup(window, tuple(numbers[first : first + num_lanes]))
+        for window, numbers in kinds.items()
+        for first in range(0, len(numbers), num_lanes)
+    ]
+
+
+def _cost(groups: Sequence[KvGroup], num_lanes: int, stages: Sequence[int]) -> tuple[int, ...]:
+    """Returns what is to be small: with stages, the lanes that one of them has in blocks of all groups; the lanes that
+    are empty in the groups that reach furthest, then in all."""
+    windows = {group.window for group in groups}
+    furthest = None if None in windows else max(filter(None, windows), default=0)
+    empty = [(group.window, num_lanes - len(group.caches)) for group in groups]
+    of_furthest = sum(lanes for window, lanes in empty if window == furthest)
+    counts = [Counter(stages[cache] for cache in group.caches) for group in groups] if stages else []
+    of_stage = len(groups) * max((lanes for each in counts for lanes in each.values()), default=0)
+    return of_stage, of_furthest, sum(lanes for _, lanes in empty), -num_lanes
+
+
+def _in_turn(numbers: Sequence[int], stages: Sequence[int]) -> list[int]:
+    """Orders caches so that those of different stages follow one another."""
+    seen: Counter[int] = Counter()
+    place: dict[int, tuple[int, int]] = {}
+    for number in numbers:
+        place[number] = (seen[stages[number]], stages[number])
+        seen[stages[number]] += 1
+    return sorted(numbers, key=place.__getitem__)

@@ -361,7 +361,8 @@ class StepProgram(msgspec.Struct, frozen=True):
     `caches` and `states` by number.
 
     kept: a slot that can be read after a step, like the logits. given: an f32 slot of tokens that is filled before it.
-    shared: of the program of one of several ranks, the slots of which each rank writes columns of its own.
+    shared: of the program of one of several ranks, the slots of which each rank writes columns of its own. layout: of a
+    stage, whose caches share tables as those of the whole program do.
     """
 
     operators: tuple[Operator, ...]
@@ -372,10 +373,11 @@ class StepProgram(msgspec.Struct, frozen=True):
     kept: Slot | None = None
     given: Slot | None = None
     shared: frozenset[int] = frozenset()
+    layout: KvLayout | None = None
 
     def kv_layout(self) -> KvLayout:
         """Returns which caches share block tables."""
-        return KvLayout.of(self.caches)
+        return self.layout or KvLayout.of(self.caches)
 
     @property
     def state_bytes(self) -> int:

@@ -9,6 +9,7 @@ import pytest
 import torch
 import transformers
 
+from appliance.catalog.kernel_sets import KERNEL_SETS
 from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.read import read_model_facts
 from appliance.kernels.binding import built_kernel_sets, load_kernel_set
@@ -163,3 +164,9 @@ def wide_config(name: str) -> transformers.PretrainedConfig:
     elif name == "qwen3":
         wide |= {"head_dim": 64, "attention_bias": False}
     return replace(tiny, values={**tiny.values, **wide}).config()
+
+
+@pytest.fixture(scope="session", params=[name for name in kernel_set_names() if KERNEL_SETS[name].can_share])
+def sharing(request: pytest.FixtureRequest) -> KernelSet:
+    """A set that several ranks can run."""
+    return load_kernel_set(request.param)

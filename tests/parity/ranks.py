@@ -1,6 +1,6 @@
 """Ranks as threads of one process: each binds its shard of a program, and a step runs in all of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -15,15 +15,16 @@ from appliance.kernels.interface import Executable, KernelSet, StepInputs
 from appliance.kernels.linked_ranks import LinkedRanks, Rendezvous
 from appliance.kernels.logits import Logits
 from appliance.kernels.ranks import Ranks, RankView, SharedMemory
-from appliance.layers.program import CompiledDecoder
+from appliance.kernels.stage_inputs import StageInputs
 from appliance.loading.inventory import take_inventory
-from appliance.loading.sharded_weights import ShardedWeights
+from appliance.loading.sharded_weights import share_of
 from appliance.loading.weights import DecoderWeights
 from appliance.models.describe import describe
 from appliance.plan.types import PrecisionPlan
-from appliance.program.shard_layout import Shard
-from appliance.program.sharding import shard_program
+from appliance.program.stages import Stage
 from tests.parity.harness import precision
+
+TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}  # the reference set's products round by the width of the matrix
 
 
 class RankThreads:
@@ -32,6 +33,7 @@ class RankThreads:
     def __init__(self, ranks: Sequence[Executable], memory: SharedMemory) -> None:
         self._ranks, self._memory = ranks, memory
         self._threads = ThreadPoolExecutor(len(ranks))
+        self.sees: StageInputs | None = None
 
     def _all(self, call: Callable[[Executable], Any]) -> list[Any]:
         return [each.result() for each in [self._threads.submit(call, rank) for rank in self._ranks]]
@@ -56,6 +58,44 @@ class RankThreads:
         self._memory.close()
 
 
+class StagesInTurn:
+    """An executable whose stages run one after the other."""
+
+    def __init__(self, stages: Sequence[Executable], sees: Sequence[StageInputs]) -> None:
+        self._stages, self._sees = stages, sees
+
+    def run(self, inputs: StepInputs) -> Logits:
+        given: np.ndarray | None = None
+        for number, (stage, sees) in enumerate(zip(self._stages, self._sees, strict=True)):
+            logits = stage.run(sees.of(inputs, given))
+            if number < len(self._stages) - 1:
+                given = stage.kept().copy()
+        return logits
+
+    @property
+    def memory_bytes(self) -> Mapping[str, int]:
+        return {name: size for stage in self._stages for name, size in stage.memory_bytes.items()}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stages[-1], name)
+
+    def close(self) -> None:
+        for stage in self._stages:
+            stage.close()
+
+
+def bind_stages(
+    facts: ModelFacts, kernel_set: KernelSet, layers: tuple[int, ...], num_ranks: int, execution: Execution
+) -> StagesInTurn:
+    """Binds the stages of a model, each of which so many ranks run."""
+    bound = [
+        bind_ranks(facts, kernel_set, num_ranks, replace(execution, stage=Stage(number, layers)))
+        for number in range(len(layers))
+    ]
+    sees = [each.sees for each in bound]
+    return StagesInTurn(bound, [each for each in sees if each is not None])
+
+
 def bind_ranks(
     facts: ModelFacts,
     kernel_set: KernelSet,
@@ -67,6 +107,7 @@ def bind_ranks(
     described = describe(facts, execution.limits.max_model_len)
     inventory = take_inventory(described, facts, plan or precision(facts))
     compiled = described.stored_as({name: item.form for name, item in inventory.items()}).compiled
+    sees: list[StageInputs | None] = []
 
     meeting = Rendezvous.of_one_machine() if KERNEL_SETS[kernel_set.name].uses_torch else None
 
@@ -74,16 +115,20 @@ def bind_ranks(
         group: RankView = Ranks(memory, rank, num_ranks, timeout_s=20.0)
         if meeting is not None:
             group = LinkedRanks(meeting, rank, num_ranks, timeout_s=20.0)
-        return _bind_one(facts, kernel_set, compiled, inventory, replace(execution, ranks=group))
+        own = replace(execution, ranks=group)
+        with open_tensors(facts) as reader:
+            whole = DecoderWeights(compiled, inventory, reader, execution.limits.max_model_len)
+            share = share_of(compiled.program, None, whole, own)
+            sees.append(share.stage)
+            return kernel_set.bind(share.program, share.weights, own)
 
-    return RankThreads([bind(rank) for rank in range(num_ranks)], memory)
+    ranks = RankThreads([bind(rank) for rank in range(num_ranks)], memory)
+    ranks.sees = sees[0]
+    return ranks
 
 
-def _bind_one(
-    facts: ModelFacts, kernel_set: KernelSet, compiled: CompiledDecoder, inventory: Any, execution: Execution
-) -> Executable:
-    assert execution.ranks is not None
-    sharded = shard_program(compiled.program, Shard(execution.ranks.rank, execution.ranks.num_ranks))
-    with open_tensors(facts) as reader:
-        whole = DecoderWeights(compiled, inventory, reader, execution.limits.max_model_len)
-        return kernel_set.bind(sharded.program, ShardedWeights(whole, sharded), execution)
+def check_equal(kernel_set: KernelSet, found: np.ndarray, wanted: np.ndarray) -> None:
+    if kernel_set.name == "reference":
+        np.testing.assert_allclose(found, wanted, **TOLERANCE)
+    else:
+        np.testing.assert_array_equal(found, wanted)

@@ -6,34 +6,17 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from appliance.catalog.kernel_sets import KERNEL_SETS
-from appliance.kernels.binding import load_kernel_set
 from appliance.kernels.interface import KernelSet
 from appliance.models.describe import describe
 from appliance.program.shard_layout import Shard
 from appliance.program.sharding import shard_program
 from tests.models.tiny import FAMILIES, VARIANTS, VOCAB_SIZE
-from tests.parity.conftest import Checkpoint, kernel_set_names
+from tests.parity.conftest import Checkpoint
 from tests.parity.harness import Driver, bind, execution_of
-from tests.parity.ranks import bind_ranks
+from tests.parity.ranks import bind_ranks, check_equal
 
 NAMES = sorted(FAMILIES | VARIANTS)
-TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}  # torch's products round by the width of the matrix
-
-
 FOUR = {"llama", "qwen2_moe", "deepseek3"}  # more ranks than KV heads
-
-
-@pytest.fixture(params=[name for name in kernel_set_names() if KERNEL_SETS[name].can_share])
-def sharing(request: pytest.FixtureRequest) -> KernelSet:
-    return load_kernel_set(request.param)
-
-
-def check_equal(kernel_set: KernelSet, found: np.ndarray, wanted: np.ndarray) -> None:
-    if KERNEL_SETS[kernel_set.name].uses_torch or kernel_set.name == "reference":
-        np.testing.assert_allclose(found, wanted, **TOLERANCE)
-    else:
-        np.testing.assert_array_equal(found, wanted)
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen2_moe", "deepseek3", "gpt-oss"])
