@@ -12,12 +12,15 @@ from appliance.engine.adapters import AdapterStore
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.ranks.group import RankGroup
 from appliance.engine.ranks.share import Parts, Share
+from appliance.engine.ranks.stage_share import StageShare
+from appliance.engine.ranks.stages import StagedGroup
 from appliance.engine.scripted import Script, ScriptedExecutable, scripted_model
 from appliance.kernels.binding import load_kernel_set, load_model_set
 from appliance.kernels.execution import Execution, ExecutionLimits, Graphs, Numerics, Placement
 from appliance.kernels.interface import Executable
 from appliance.kernels.ranks import RankView
 from appliance.kernels.reports import WeightsReport
+from appliance.kernels.stage_inputs import StageInputs
 from appliance.loading.model import LoadedModel, ReadWeights, load_model
 from appliance.loading.modelled import load_modelled
 from appliance.models.facts import read_facts
@@ -42,6 +45,7 @@ class Backend:
     adapters: AdapterStore | None = None  # with those that the plan serves; None: it has no places for any
     parts: Parts = field(default_factory=dict)  # as in LoadedModel
     read_weights: ReadWeights | None = None  # as there
+    stage: StageInputs | None = None  # as there
 
 
 def load_backend(plan: EnginePlan, config: SchedulerConfig, progress: Progress) -> Backend:
@@ -51,33 +55,33 @@ def load_backend(plan: EnginePlan, config: SchedulerConfig, progress: Progress) 
     """
     if plan.kernels.kernel_set == SCRIPTED:
         return _scripted(plan, config, progress)
-    if plan.parallel.tensor > 1:
+    if plan.parallel.num_ranks > 1:
         return _grouped(plan, config, progress)
     return load_share(plan, config, None, progress)
 
 
-def load_share(plan: EnginePlan, config: SchedulerConfig, ranks: RankView | None, progress: Progress) -> Backend:
-    """Loads what one rank has of the model; all of it without `ranks`. Raises like load_backend."""
+def load_share(plan: EnginePlan, config: SchedulerConfig, share: Share | None, progress: Progress) -> Backend:
+    """Loads what one rank has of the model; all of it without a share. Raises like load_backend."""
     progress("headers", 0, 1)
-    facts = planned_facts(plan)
-    execution = execution_of(plan, config)
-    if ranks is not None:
-        execution = replace(execution, ranks=ranks, placement=_placed(execution.placement, ranks))
+    facts, execution = planned_facts(plan), execution_of(plan, config)
+    if share is not None:
+        placement = _placed(execution.placement, share.ranks)
+        execution = replace(execution, ranks=share.ranks, stage=share.stage, placement=placement)
     loaded = _load(plan, facts, execution, progress)
-    is_leader = ranks is None or ranks.rank == 0
-    adapters = _adapters(plan, loaded, progress) if is_leader else None
+    adapters = _adapters(plan, loaded, progress) if share is None or share.is_leader else None
     found = (loaded.executable, facts.geometry.vocab_size, loaded.weights, adapters, loaded.parts)
-    return Backend(*found, loaded.read_weights)
+    return Backend(*found, loaded.read_weights, loaded.stage)
 
 
 def _grouped(plan: EnginePlan, config: SchedulerConfig, progress: Progress) -> Backend:
     own: list[Backend] = []
 
-    def load_own(share: Share) -> tuple[Executable, Parts]:
-        own.append(load_share(plan, config, share.ranks, progress))
-        return own[0].executable, own[0].parts
+    def load_own(share: Share) -> StageShare:
+        own.append(load_share(plan, config, share, progress))
+        return StageShare(own[0].executable, share, own[0].stage, own[0].parts)
 
-    group = RankGroup.load(plan, config, load_own, progress)
+    kind = RankGroup if plan.parallel.pipeline == 1 else StagedGroup
+    group = kind.load(plan, config, load_own, progress)
     return replace(own[0], executable=group)
 
 

@@ -5,6 +5,7 @@ between steps and sends its events while the next step runs.
 """
 
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -39,7 +40,7 @@ from appliance.engine.processors import ProcessorError, make_processor
 from appliance.engine.refusal import Refusal, RequestKey
 from appliance.engine.runner import Runner
 from appliance.engine.sleep import REFUSAL, Sleep
-from appliance.engine.step import RowError
+from appliance.engine.step import RowError, StepPlan, StepResult
 from appliance.engine.validation import InvalidSamplingError, SamplingLimits, validate_request
 from appliance.engine.wire import raw
 from appliance.kernels.errors import ExecutableError
@@ -91,6 +92,7 @@ class EngineLoop:
         self._sleep = sleep
         self._idle = IdleWork(runner.executable, scheduler.kv.pool, prefault_blocks)
         self._ended = 0.0  # when the model's last step ended
+        self._begun: deque[tuple[StepPlan, float]] = deque()  # steps in the stages of a pipeline, and when they began
         self._draining: list[tuple[bytes, str]] | None = None  # (client, call id) to answer once idle
 
     def watch(self, when_lost: Callable[[str], None]) -> None:
@@ -104,6 +106,11 @@ class EngineLoop:
 
     def handle(self, client: bytes, message: EngineMessage) -> Events:
         """Handles one message between steps, and returns the events that answer it."""
+        if not isinstance(message, GenerateRequest | Vocabulary | Hello):
+            return self._end_begun() + self._handle(client, message)
+        return self._handle(client, message)
+
+    def _handle(self, client: bytes, message: EngineMessage) -> Events:
         match message:
             case GenerateRequest():
                 return self._generate(client, message)
@@ -129,12 +136,15 @@ class EngineLoop:
         if settings.log_level is not None:
             set_level(settings.log_level)
 
-    def forget_client(self, client: bytes) -> None:
-        """Ends the requests of a client that went away."""
+    def forget_client(self, client: bytes) -> Events:
+        """Ends the requests of a client that went away, and returns what steps that have begun give others."""
+        events = self._end_begun()
         self._abort(self._open_requests(client))
+        return events
 
     def step(self) -> Events:
-        """Runs one step if there is work. An exception leaves the loop unusable; then call `fail_all`."""
+        """Runs one step if there is work; with several stages begins one, and ends the first that has begun. An
+        exception leaves the loop unusable; then call `fail_all`."""
         laps = self._runner.laps
         laps.begin()
         events = self._admit_settled() if self._grammars else []
@@ -142,22 +152,51 @@ class EngineLoop:
             events += _adapter_events(self._adapters.advance())
         self._draft()
         plan = self._scheduler.schedule(goes_on=self._runner.has_begun)
-        if plan is None:
+        if plan is None and not self._begun:
             self._runner.rest()
             if not events:
                 self._wait()
             return events
         laps.lap("schedule")
-        self.pulse.step, self.pulse.since = plan.step, self._clock()
-        if self._before_step is not None:
-            self._before_step(plan.step)
-        result = self._runner.run(plan)
-        began = self._ended if result.began_early else self.pulse.since
+        self.pulse.since = self._clock()
+        if plan is not None:
+            self.pulse.step = plan.step
+            if self._before_step is not None:
+                self._before_step(plan.step)
+        if self._runner.num_lanes > 1:
+            return events + self._step_of_stages(plan)
+        assert plan is not None, "without stages no step has begun"
+        return events + self._took(plan, self._runner.run(plan), self.pulse.since)
+
+    def _step_of_stages(self, plan: StepPlan | None) -> Events:
+        """Begins a step, and ends the first one if as many as there are stages have begun, or no other can begin."""
+        if plan is not None:
+            self._begun.append((plan, self.pulse.since))
+            self._runner.begin(plan)
+        if plan is None or len(self._begun) == self._runner.num_lanes:
+            return self._end_first()
+        self.pulse.since = 0.0
+        return []
+
+    def _end_first(self) -> Events:
+        plan, began = self._begun.popleft()
+        return self._took(plan, self._runner.end(), max(began, self._ended))
+
+    def _end_begun(self) -> Events:
+        """Ends all steps that have begun: what comes next changes what they use."""
+        events: Events = []
+        while self._begun:
+            events += self._end_first()
+        return events
+
+    def _took(self, plan: StepPlan, result: StepResult, began: float) -> Events:
+        """Commits a step, and returns what it gave."""
+        began = self._ended if result.began_early else began
         self._ended = self._clock()
         self._scheduler.learn(plan, self._ended - began - result.moved_s)
-        events += self._events(self._scheduler.commit(plan, result))
+        events = self._events(self._scheduler.commit(plan, result))
         self._rest_if_idle()
-        laps.end(plan)
+        self._runner.laps.end(plan)
         self.pulse.since = 0.0
         return events
 
@@ -203,7 +242,8 @@ class EngineLoop:
             self._draining = []
 
     def fail_all(self, reason: str, kind: ErrorKind) -> Events:
-        """Fails every open request with the same reason."""
+        """Fails every open request with the same reason. Steps that have begun are not waited for."""
+        self._begun.clear()
         outputs = self._scheduler.end_all(reason, kind)
         self._end_waiting(self._grammars.keys(), outputs, RowError(kind, reason))
         self._rest_if_idle()

@@ -147,7 +147,7 @@ class EngineProcess:
                 return
             match message:
                 case ClientGone():
-                    loop.forget_client(client)
+                    self._front.emit(loop.forget_client(client))
                 case ModelLost(reason):
                     raise ExecutableError(reason)
                 case DrainAndStop(seconds):

@@ -1,7 +1,9 @@
 """Runs steps: keeps the rows, prepares the model's inputs, runs it, samples, and reports."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -26,7 +28,7 @@ from appliance.engine.saying import Said, say_single, say_with_drafts
 from appliance.engine.step import Drafted, DraftTokens, DraftWish, NewRow, RowError, StepPlan, StepResult
 from appliance.engine.swap_memory import SwapMemory
 from appliance.kernels.errors import StepError
-from appliance.kernels.interface import Eager, Executable, Screened, StepInputs
+from appliance.kernels.interface import Eager, Executable, Screened, Staged, StepInputs
 from appliance.kernels.logits import Logits
 from appliance.kernels.sampling import LogprobsMode, SampledBatch
 
@@ -41,14 +43,24 @@ class _Begun:
     places: Int32 | None = None
 
 
+T = TypeVar("T")
+
+
 @dataclass(frozen=True, slots=True)
-class _Ran:
-    """A step whose model ran, with the chunks that it ran for."""
+class _Ran(Generic[T]):
+    """A step whose model ran, or has begun to, with the chunks that it ran for, and what that gave: logits, or the
+    number by which they are had."""
 
     plan: StepPlan
     wanted: LogitRows
-    logits: Logits
-    began_early: bool
+    logits: T
+    begun: _Begun | None
+
+
+class _BegunStep(NamedTuple):
+    plan: StepPlan
+    failed: dict[int, RowError]
+    ran: _Ran[int] | None
 
 
 class Runner:
@@ -81,9 +93,13 @@ class Runner:
         groups = len(config.windows)
         self._rows = Rows(num_rows, max_len, config.block_size, vocab_size, most_largest, groups, num_masks)
         tokens, has_states = config.max_num_batched_tokens, config.num_snapshots is not None
-        self._inputs = InputBuilder(
-            self._rows, config.block_size, tokens, num_rows, few, config.pooling, has_states=has_states
-        )
+        self._builders = [
+            InputBuilder(self._rows, config.block_size, tokens, num_rows, few, config.pooling, has_states=has_states)
+            for _ in range(config.num_lanes)
+        ]
+        self._inputs = self._builders[0]
+        self._stages = executable if isinstance(executable, Staged) and config.num_lanes > 1 else None
+        self._begun: deque[_BegunStep] = deque()
         self._grammars = GrammarMasks(self._rows)
         self._processors = RowProcessors(self._rows)
         self._sampler = RowSampler(executable, self._rows, self._processors, logprobs_mode)
@@ -102,10 +118,39 @@ class Runner:
         self.laps.lap("swap")
         return msgspec.structs.replace(self._run(plan, dict.fromkeys(moved.unloaded, _UNLOADED)), moved=moved)
 
+    @property
+    def num_lanes(self) -> int:
+        """The most steps that may have begun and not ended."""
+        return len(self._builders)
+
+    def begin(self, plan: StepPlan) -> None:
+        """Begins a step, of rows of which no other step that has begun samples any. Raises like `run`."""
+        assert self._stages is not None, "several steps may begin"
+        failed: dict[int, RowError] = {}
+        self._inputs = self._builders[plan.step % len(self._builders)]
+        self._update_rows(plan, failed)
+        self._begun.append(_BegunStep(plan, failed, self._run_model(plan, failed, self._stages.begin)))
+
+    def end(self) -> StepResult:
+        """Ends the first of the steps that have begun. Raises like `run`."""
+        assert self._stages is not None, "several steps may begin"
+        plan, failed, ran = self._begun.popleft()
+        if ran is None:
+            return self._ended(plan, None, failed)
+        logits = self._stages.finish(ran.logits)
+        self.laps.lap("wait")
+        return self._ended(plan, _Ran(ran.plan, ran.wanted, logits, ran.begun), failed)
+
     def _run(self, plan: StepPlan, failed: dict[int, RowError]) -> StepResult:
         """Runs one step, without the rows that have `failed`, to which it adds others."""
         self._update_rows(plan, failed)
-        ran = self._run_model(plan, failed)
+        ran = self._run_model(plan, failed, self._executable.run)
+        if ran is not None and ran.begun is not None and ran.begun.places is not None:
+            ran = _Ran(ran.plan, ran.wanted, self._sampler.some(ran.logits, ran.begun.places), ran.begun)
+        return self._ended(plan, ran, failed)
+
+    def _ended(self, plan: StepPlan, ran: _Ran[Logits] | None, failed: dict[int, RowError]) -> StepResult:
+        """Samples the rows of a step that ran, and returns what it gave."""
         if ran is None or not len(ran.wanted.rows):
             return StepResult(plan.step, [[] for chunk in plan.chunks if chunk.sample], errors=failed)
         if self._pools:
@@ -217,7 +262,7 @@ class Runner:
         if self._drafts is not None:
             self._drafts.put(new)
 
-    def _run_model(self, plan: StepPlan, failed: dict[int, RowError]) -> _Ran | None:
+    def _run_model(self, plan: StepPlan, failed: dict[int, RowError], run: Callable[[StepInputs], T]) -> _Ran[T] | None:
         """Runs the model for the rows that can be prepared, and adds the others to `failed`. None if none can."""
         if failed:
             plan = plan.without(failed)
@@ -230,7 +275,7 @@ class Runner:
             self._grammars.begin(plan.chunks)
             self.laps.lap("prepare")
             try:
-                logits = self._executable.run(inputs)
+                logits = run(inputs)
             except StepError as error:
                 self._grammars.finish()
                 plan = self._without_culprits(plan, failed, error, StepError, self._run_alone)
@@ -239,9 +284,7 @@ class Runner:
             self._grammars.finish()
             if self._drafts is not None:
                 self._drafts.observe(plan.chunks, self._executable)
-            if begun is not None and begun.places is not None:
-                logits = self._sampler.some(logits, begun.places)
-            return _Ran(plan, wanted, logits, begun is not None)
+            return _Ran(plan, wanted, logits, begun)
         return None
 
     def _run_alone(self, plan: StepPlan) -> None:
@@ -281,7 +324,7 @@ class Runner:
         self.rest()  # an early step reads the arrays that are rebuilt now
         return *self._inputs.build(plan), None
 
-    def _pooled(self, plan: StepPlan, ran: _Ran, failed: dict[int, RowError]) -> StepResult:
+    def _pooled(self, plan: StepPlan, ran: _Ran[Logits], failed: dict[int, RowError]) -> StepResult:
         vectors, errors = pooled_vectors(ran.wanted, ran.logits)
         self.laps.lap("report")
         return StepResult(
@@ -324,7 +367,7 @@ class Runner:
         self._is_ahead = True
         self.laps.started()
 
-    def _say(self, plan: StepPlan, ran: _Ran, samples: Samples, failed: dict[int, RowError]) -> Said:
+    def _say(self, plan: StepPlan, ran: _Ran[Logits], samples: Samples, failed: dict[int, RowError]) -> Said:
         """Returns what the rows say, appended to them; of each chunk that was to sample, even if its row failed."""
         wanted = ran.wanted
         tokens = samples.sampled.token_ids[: wanted.num_sampled].tolist()
@@ -351,7 +394,7 @@ class Runner:
     def _result(
         self,
         plan: StepPlan,
-        ran: _Ran,
+        ran: _Ran[Logits],
         samples: Samples,
         said: Said,
         drafts: dict[int, list[DraftTokens]],
@@ -369,5 +412,5 @@ class Runner:
             said.errors | failed,
             drafts=drafts,
             completed=said.completed,
-            began_early=ran.began_early,
+            began_early=ran.begun is not None,
         )

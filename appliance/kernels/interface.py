@@ -335,6 +335,22 @@ class Lending(Protocol):
 
 
 @runtime_checkable
+class Staged(Protocol):
+    """A set that runs several steps at once, each in another of its stages. It runs them in the order in which they
+    begin, and all of them to their end."""
+
+    @property
+    def num_stages(self) -> int:
+        """The most steps that can have begun and not ended."""
+
+    def begin(self, inputs: StepInputs) -> int:
+        """Begins a step, and returns its number; the arrays may then change. Raises like `run`."""
+
+    def finish(self, number: int) -> Logits:
+        """Waits for the logits of a step, which are valid until another one begins. Steps are finished in order."""
+
+
+@runtime_checkable
 class Watched(Protocol):
     """An executable that may end by itself between two steps."""
 

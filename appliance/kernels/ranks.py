@@ -1,8 +1,9 @@
 """What the ranks of a group are to one another; and the memory that those of one machine share.
 
-Layout of that memory: a page of counters, 64 bytes each so that ranks do not disturb each other (kernels/cpu/ranks.h
-has the same); then the inputs of steps; then what a kernel set shares. The memory has no name in any file system: it
-goes to other processes as a file descriptor and is gone with the last of them.
+Layout of that memory: a page of counters for each stage, 64 bytes each so that ranks do not disturb each other
+(kernels/cpu/ranks.h has the same); then the inputs of steps; then what each stage hands on, and what its kernel set
+shares. The memory has no name in any file system: it goes to other processes as a file descriptor and is gone with the
+last of them.
 """
 
 import ctypes
@@ -10,7 +11,7 @@ import mmap
 import os
 import time
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -71,17 +72,30 @@ def pages(size_bytes: int) -> int:
     return -(-max(size_bytes, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
+class PlaceInMemory(NamedTuple):
+    """Where a group finds its own in memory that several share: which of the pages of counters at the start, and where
+    its kernel set's part begins."""
+
+    page: int = 0
+    num_pages: int = 1
+    arena_offset: int = pages(PAGE_BYTES)
+
+
 class Ranks:
     """One rank's view of a group that shares memory."""
 
-    def __init__(self, memory: SharedMemory, rank: int, num_ranks: int, timeout_s: float, first_byte: int = 0) -> None:
-        """first_byte: where a kernel set's share begins, after the page and what the engine keeps."""
+    def __init__(
+        self, memory: SharedMemory, rank: int, num_ranks: int, timeout_s: float, place: "PlaceInMemory | None" = None
+    ) -> None:
+        place = place or PlaceInMemory()
         self.memory, self.rank, self.num_ranks, self.timeout_s = memory, rank, num_ranks, timeout_s
-        self.arena_offset = pages(PAGE_BYTES) + pages(first_byte)
-        self._map = memory.map(0, pages(PAGE_BYTES))
-        self.page_address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
-        lines = np.frombuffer(self._map, np.uint32).reshape(-1, _LINE // 4)
-        self._failed, self._counters = lines[0], lines[1 : num_ranks + 1, 0]
+        self.arena_offset = place.arena_offset
+        size = pages(PAGE_BYTES)
+        self._map = memory.map(0, place.num_pages * size)
+        self.page_address = ctypes.addressof(ctypes.c_char.from_buffer(self._map)) + place.page * size
+        lines = np.frombuffer(self._map, np.uint32).reshape(place.num_pages, -1, _LINE // 4)
+        self._all_failed, self._failed = lines[:, 0, 0], lines[place.page, 0]
+        self._counters = lines[place.page, 1 : num_ranks + 1, 0]
 
     def meet(self) -> None:
         """Waits until every rank is here as often as this one. Raises RankError if one does not come."""
@@ -98,8 +112,8 @@ class Ranks:
                 raise RankError(f"rank {late} did not come within {self.timeout_s:g} s")
 
     def fail(self) -> None:
-        """Ends every wait of the group."""
-        self._failed[0] = 1
+        """Ends every wait of every group in the memory."""
+        self._all_failed[:] = 1
 
     @property
     def has_failed(self) -> bool:

@@ -1,6 +1,7 @@
 """A runner for scheduler tests: it keeps the KV cache as (position, token) cells and checks each plan against it."""
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -203,20 +204,38 @@ class Harness:
         self.runner = SimulatedRunner(scheduler, next_token, propose)
         self.outputs: dict[tuple[str, int], list[SequenceOutput]] = {}
         self.steps: list[StepPlan] = []
+        self.begun: deque[tuple[StepPlan, StepResult]] = deque()  # not yet committed
+        self.most_begun = 0
 
     def step(self) -> bool:
+        """Begins a step, and commits the first one where no other may begin."""
         plan = self.scheduler.schedule()
         self.scheduler.check_invariants()
-        if plan is None:
+        config = self.scheduler.config
+        if plan is not None:
+            assert plan.num_tokens <= config.max_num_batched_tokens
+            assert len(plan.chunks) <= config.max_num_seqs
+            self.steps.append(plan)
+            self.begun.append((plan, self.runner.run(plan)))
+            self.most_begun = max(self.most_begun, len(self.begun))
+        if not self.begun:
             assert not self.scheduler.has_work, "work is open, and nothing can run"
             return False
-        config = self.scheduler.config
-        assert plan.num_tokens <= config.max_num_batched_tokens
-        assert len(plan.chunks) <= config.max_num_seqs
-        self.steps.append(plan)
-        self.gather(self.scheduler.commit(plan, self.runner.run(plan)))
-        self.scheduler.check_invariants()
+        if plan is None or len(self.begun) == config.num_lanes:
+            self.commit()
         return True
+
+    def commit(self) -> None:
+        """Commits the first step that has begun."""
+        self.gather(self.scheduler.commit(*self.begun.popleft()))
+        self.scheduler.check_invariants()
+
+    def abort(self, keys: Iterable[tuple[bytes, str]]) -> None:
+        """Aborts requests once no step runs."""
+        for key in keys:
+            while self.begun:
+                self.commit()
+            self.gather(self.scheduler.abort([key]))
 
     def run(self, limit: int = 10_000) -> None:
         for _ in range(limit):

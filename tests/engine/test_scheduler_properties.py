@@ -1,6 +1,6 @@
 """Random traffic over tiny caches: invariants hold, every request finishes, and no schedule changes a token."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -55,6 +55,12 @@ def configs(draw: st.DrawFn) -> SchedulerConfig:
 
 
 @st.composite
+def staged_configs(draw: st.DrawFn) -> SchedulerConfig:
+    """Of several steps at once, as pipeline stages run them."""
+    return replace(draw(configs()), num_swap_places=0, num_lanes=draw(st.sampled_from([2, 3])))
+
+
+@st.composite
 def requests(draw: st.DrawFn, priorities: bool) -> list[tuple[int, GenerateRequest, int | None]]:
     """(step of arrival, request, step of abort) by arrival."""
     traffic = []
@@ -97,18 +103,21 @@ def drive(
     *,
     place_s: float = 0.001,
     spoiled: float = 0.0,
+    broken: Collection[int] = (),
 ) -> Harness:
-    """`spoiled`: the share of loads that find other bytes than were stored."""
+    """`spoiled`: the share of loads that find other bytes than were stored. broken: sequences whose logits are no
+    numbers."""
     draws = Random(sum(len(request.prompt_token_ids) for _, request, _ in traffic))
     harness = Harness(Scheduler(config), propose=propose)
     harness.runner.place_s = place_s
+    harness.runner.broken |= {*broken}
     harness.runner.spoils = lambda: draws.random() < spoiled
     pending, step = list(traffic), 0
     while pending or harness.scheduler.has_work:
         while pending and pending[0][0] <= step:
             harness.scheduler.add(b"", pending.pop(0)[1])
         dead = [(b"", request.request_id) for _, request, abort in traffic if abort == step]
-        harness.gather(harness.scheduler.abort(dead))
+        harness.abort(dead)
         harness.scheduler.check_invariants()
         if harness.step():
             plan = harness.steps[-1]
@@ -143,6 +152,45 @@ def test_random_traffic(propose: Propose, data: st.DataObject) -> None:
                 assert tokens == full
             else:
                 assert tokens == full[: len(tokens)]
+
+
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_random_traffic_in_stages(data: st.DataObject) -> None:
+    """Several steps have begun at once; and a sequence whose logits are no numbers spoils no other's tokens."""
+    config = data.draw(staged_configs())
+    traffic = data.draw(requests(config.policy == "priority"))
+    broken = data.draw(st.sets(st.integers(0, 12), max_size=3))
+    harness = drive(config, traffic, broken=broken)
+    assert harness.scheduler.kv.pool.num_used == 0, "blocks leaked"
+    for _, request, abort in traffic:
+        for index in range(request.sampling.n):
+            tokens, last = harness.tokens(request.request_id, index), harness.finish(request.request_id, index)
+            full = expected(request, next(iter_seeds(request, index)), config.max_sequence_len)
+            assert tokens == full[: len(tokens)]
+            if abort is None and last.finish_reason is not FinishReason.ERROR:
+                assert tokens == full
+
+
+def test_steps_share_the_decodes_and_a_long_prompt() -> None:
+    """Two stages work at once: on two halves of the decodes, and on two pieces of one prompt."""
+    config = SchedulerConfig(
+        max_model_len=64, block_size=4, num_blocks=200, max_num_seqs=8, max_num_batched_tokens=16, max_num_sampled=8,
+        num_lanes=2,
+    )  # fmt: skip
+    harness = Harness(Scheduler(config))
+    harness.scheduler.add(b"", generate("long", range(3, 43), 1))
+    harness.step()
+    assert [chunk.length for chunk in harness.steps[0].chunks] == [16]
+    harness.step()
+    assert harness.most_begun == 2
+    harness.run()
+    for number in range(6):
+        harness.scheduler.add(b"", generate(f"r{number}", [9, number], 20))
+    harness.run()
+    decodes = [len(plan.chunks) for plan in harness.steps if all(chunk.is_decode for chunk in plan.chunks)]
+    assert decodes.count(3) >= 30
+    assert 6 not in decodes
 
 
 def iter_seeds(request: GenerateRequest, index: int):

@@ -70,15 +70,15 @@ class Admission:
     def make_way(self) -> None:
         """Preempts running sequences of a worse priority than the first waiting one, until that one fits."""
         running = self._books.running
-        while running and (head := self._books.head()) is not None:
-            if running[-1].request.message.priority <= head.request.message.priority:
+        while (victim := self._books.last_idle()) is not None and (head := self._books.head()) is not None:
+            if victim.request.message.priority <= head.request.message.priority:
                 return
             prefills = [other for other in running if not other.has_run_prompt]
             start, shared = self._basis(head)
             growth = self._kv.num_groups * len(running)
             if self._books.free_rows and self._fits(head, start, shared, self._still_needed(prefills) + growth):
                 return
-            self._books.preempt(running[-1])
+            self._books.preempt(victim)
 
     def _must_wait_for_slot(self, sequence: Sequence, first_without: Sequence | None) -> bool:
         """Returns whether there is no slot for the sequence's adapter; or `first_without`, which waits for one before

@@ -80,6 +80,10 @@ class Books:
         self.by_row[sequence.row] = sequence
         insort(self.running, sequence, key=lambda other: other.key)
 
+    def last_idle(self) -> Sequence | None:
+        """Returns the last running sequence, in policy order, that no step has begun to run."""
+        return next((each for each in reversed(self.running) if not each.in_flight), None)
+
     def preempt(self, sequence: Sequence, *, trusted: bool = True) -> None:
         """Returns a running sequence to the queue. What it has in the cache moves to host memory where that is planned;
         else its tokens will be computed again. With `trusted` false, its blocks are removed from the prefix cache."""
@@ -88,6 +92,7 @@ class Books:
         self._leave_row(sequence)
         self.kv.release(sequence, trusted=trusted)
         sequence.prompt_logprobs = [None]
+        sequence.is_spoiled = False
         self.num_preemptions += 1
         self.adapters.count_waiting(sequence.request.adapter, 1)
         self.wait(sequence)

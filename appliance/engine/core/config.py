@@ -44,6 +44,7 @@ class SchedulerConfig:
     num_swap_places: int = 0  # of host memory, for blocks of preempted sequences; 0: these are computed again
     num_state_places: int = 0  # how many of these the recurrent states of a sequence take
     swap_place_bytes: int = 0
+    num_lanes: int = 1  # steps that have begun at once, of different sequences, each in another pipeline stage
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -105,9 +106,16 @@ class SchedulerConfig:
             num_swap_places=0 if plan.cache.swap is None else plan.cache.swap.num_places,
             num_state_places=0 if plan.cache.swap is None else plan.cache.swap.num_state_places,
             swap_place_bytes=0 if plan.cache.swap is None else plan.cache.swap.place_bytes,
+            num_lanes=num_lanes(plan),
             seed=plan.model.seed,
             pooling=None if plan.model.pooling is None else plan.model.pooling.kind,
         )
+
+
+def num_lanes(plan: EnginePlan) -> int:
+    """Returns how many steps begin before the first ends: one in each stage, unless drafts or moved blocks tie a step
+    to what the one before gave."""
+    return 1 if plan.speculation is not None or plan.cache.swap is not None else plan.parallel.pipeline
 
 
 def windows_of(plan: EnginePlan) -> tuple[int | None, ...]:

@@ -11,12 +11,16 @@ NewBlocks = tuple[tuple[int, ...], ...]  # of each group, or nothing
 
 
 class DecodeRules:
-    """Runs all decodes before any prompt, in policy order. If blocks run out, it preempts the last running sequence."""
+    """Runs all decodes before any prompt, in policy order. If blocks run out, it preempts the last running sequence.
 
-    def __init__(self, books: Books, speculation: Speculation | None = None) -> None:
+    Of several steps at once each takes its part of the decodes, and none that another has.
+    """
+
+    def __init__(self, books: Books, speculation: Speculation | None = None, num_lanes: int = 1) -> None:
         self._books = books
         self._kv = books.kv
         self._speculation = speculation
+        self._num_lanes = num_lanes
 
     def schedule(self, step: StepBuilder) -> list[Sequence]:
         """Takes every running sequence whose prompt has run: it has one token to compute, or more if some were forced.
@@ -28,13 +32,17 @@ class DecodeRules:
         if self._speculation is not None:
             most = min(step.logits - len(running), self._most_states())
             self._speculation.choose([each for each in running if each.has_run_prompt], most)
-        index = 0
+        index, left = 0, self._part() if self._num_lanes > 1 else len(running)
         while index < len(running):  # victims leave from the end, never from before `index`
             sequence = running[index]
             index += 1
             if not sequence.has_run_prompt:
-                prefills.append(sequence)
+                if sequence.num_computed < len(sequence.tokens):
+                    prefills.append(sequence)
                 continue
+            if sequence.in_flight or not left:
+                continue
+            left -= 1
             budget = step.budget
             if budget == 0:
                 break
@@ -61,6 +69,11 @@ class DecodeRules:
             if length == 1 and end < room and not is_last:
                 step.num_going_on += 1
         return prefills
+
+    def _part(self) -> int:
+        """Returns how many decodes a step takes, so that the steps that run at once have about as many."""
+        num_decodes = sum(sequence.has_run_prompt for sequence in self._books.running)
+        return -(-num_decodes // self._num_lanes)
 
     def _append_with_draft(self, step: StepBuilder, sequence: Sequence, length: int, new_blocks: NewBlocks) -> None:
         """Takes what fits of the draft while every running sequence keeps a token, a row of logits and its blocks."""
@@ -92,14 +105,16 @@ class DecodeRules:
         return sys.maxsize if draft_states is None else draft_states.num_free
 
     def _room_for(self, sequence: Sequence, num_tokens: int) -> NewBlocks | None:
-        """Returns new blocks to hold `num_tokens`, preempting others if needed; None if it was preempted itself."""
-        kv, running = self._kv, self._books.running
+        """Returns new blocks to hold `num_tokens`, preempting others if needed; None if it was preempted itself, or
+        must wait for those that a step has begun to run."""
+        kv, books = self._kv, self._books
         kv.slide(sequence)
         missing = kv.missing(sequence, num_tokens)
-        while kv.pool.num_free < missing and running[-1] is not sequence:
-            self._books.preempt(running[-1])
+        while kv.pool.num_free < missing and (victim := books.last_idle()) is not None and victim is not sequence:
+            books.preempt(victim)
         if kv.pool.num_free < missing:
-            self._books.preempt(sequence)
+            if books.running[-1] is sequence:
+                books.preempt(sequence)
             return None
         return kv.grow(sequence, num_tokens)
 

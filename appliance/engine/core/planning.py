@@ -25,7 +25,7 @@ class StepPlanner:
         self._kv = books.kv
         self._prefills = PrefillRules(config)
         self.speculation = _speculation(config, self._pace)
-        self._decoding = DecodeRules(books, self.speculation)
+        self._decoding = DecodeRules(books, self.speculation, config.num_lanes)
         self.admission = Admission(books, self._prefills)
         self._decodes = DecodeCount(0, 0)  # when the last step was scheduled
 
@@ -71,7 +71,8 @@ class StepPlanner:
 
     def _pause(self) -> StepBuilder | None:
         """Builds a step of prompts alone while decodes wait; None if decodes should run or no prompt can."""
-        prefills = [sequence for sequence in self._books.running if not sequence.has_run_prompt]
+        running = (sequence for sequence in self._books.running if not sequence.has_run_prompt)
+        prefills = [sequence for sequence in running if sequence.num_computed < len(sequence.tokens)]
         if not self._config.chunked_prefill or not (prefills or self._books.num_waiting):
             self._pace.end_pause()
             return None
@@ -131,8 +132,9 @@ class StepPlanner:
             length = self._prefills.length(sequence, sequence.num_computed, step)
             self._kv.slide(sequence)
             missing = self._kv.missing(sequence, sequence.num_computed + length)
-            while missing > pool.num_free and prefills[-1] is not sequence:
-                self._books.preempt(prefills.pop())
+            while missing > pool.num_free and (victim := _last_idle(prefills[index:])) is not None:
+                prefills.remove(victim)
+                self._books.preempt(victim)
             if missing > pool.num_free:
                 length = self._kv.room(sequence, pool.num_free) - sequence.num_computed
             if length > 0:
@@ -167,6 +169,10 @@ class StepPlanner:
         """Returns prompt tokens a second beside the sequences that run now; 0 if not known yet."""
         decodes = DecodeCount(len(self._books.running), self._decodes.num_read)
         return self._pace.prompt_rate(decodes, self._config.max_num_batched_tokens)
+
+
+def _last_idle(prefills: list[Sequence]) -> Sequence | None:
+    return next((each for each in reversed(prefills) if not each.in_flight), None)
 
 
 def _speculation(config: SchedulerConfig, pace: Pace) -> Speculation | None:

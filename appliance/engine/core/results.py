@@ -34,9 +34,11 @@ class ResultTaker:
         self._clock = clock
 
     def take(self, plan: StepPlan, result: StepResult) -> Outputs:
-        """Commits a step's result. `plan` must be the last one scheduled."""
+        """Commits a step's result. Of several steps that have begun, `plan` must be the first."""
         outputs: Outputs = {}
         spoiled = self._spoiled(plan, result) if result.errors else frozenset()
+        if spoiled:
+            self._mark_others(plan, spoiled)
         if result.moved is not None and self._books.swap is not None:
             self._books.swap.learn(result.moved)
         sampled = iter(result.tokens)
@@ -44,15 +46,21 @@ class ResultTaker:
             tokens = next(sampled) if chunk.sample else None
             sequence = self._books.by_row[chunk.row]
             assert sequence is not None, "rows change hands between steps only"
+            sequence.in_flight -= 1
             failure = result.errors.get(chunk.row)
-            if chunk.row in result.unloaded:
+            if failure is None and spoiled and self._holds(sequence, spoiled):
+                sequence.is_spoiled = True  # it read what the failed row did not store
+            if sequence.in_flight:  # a later chunk of its prompt runs, at whose end it leaves its row
+                sequence.failure = sequence.failure or failure
+            if sequence.in_flight and (sequence.failure is not None or sequence.is_spoiled):
+                continue
+            if chunk.row in result.unloaded or (failure is None and sequence.is_spoiled):
                 self._books.preempt(sequence, trusted=False)
                 continue
-            if failure is not None and not tokens:
-                output = self._fail(sequence, failure)
-            elif failure is None and spoiled and self._holds(sequence, spoiled):
-                self._books.preempt(sequence, trusted=False)  # it read what the failed row did not store
-                continue
+            if sequence.failure is not None or (failure is not None and not tokens):
+                reason = sequence.failure or failure
+                assert reason is not None, "asked above"
+                output = self._fail(sequence, reason)
             else:
                 try:
                     if chunk.row in result.prompt_logprobs:
@@ -81,6 +89,13 @@ class ResultTaker:
                 for table, dropped in zip(sequence.tables, sequence.num_dropped, strict=True):
                     blocks.update(table[max(dropped, first) :])
         return frozenset(blocks)
+
+    def _mark_others(self, plan: StepPlan, blocks: frozenset[int]) -> None:
+        """Notes which sequences of steps that have begun since read these blocks."""
+        own = {chunk.row for chunk in plan.chunks}
+        for sequence in self._books.running:
+            if sequence.in_flight and sequence.row not in own and self._holds(sequence, blocks):
+                sequence.is_spoiled = True
 
     def _holds(self, sequence: Sequence, blocks: frozenset[int]) -> bool:
         return any(not blocks.isdisjoint(held) for held in self._books.kv.held(sequence))

@@ -82,7 +82,9 @@ class Scheduler:
         return self._end(keys, index, None)
 
     def end_all(self, reason: str, kind: ErrorKind) -> Outputs:
-        """Fails every open sequence with the same reason, between steps."""
+        """Fails every open sequence with the same reason, between steps, or if no step will end."""
+        for sequence in self._books.running:
+            sequence.in_flight = 0
         return self._end(self.open_requests(), None, RowError(kind, reason))
 
     def _end(self, keys: Iterable[RequestKey], index: int | None, error: RowError | None) -> Outputs:
@@ -106,6 +108,10 @@ class Scheduler:
         step = self._planner.next_step(goes_on=goes_on)
         if not step.chunks:
             return None
+        for chunk in step.chunks:
+            sequence = self._books.by_row[chunk.row]
+            assert sequence is not None, "a step runs running sequences"
+            sequence.in_flight += 1
         self._counters.count_step(step.num_tokens)
         self._note_starts(step)
         most_drafts = 0 if self._speculation is None else self._speculation.most_drafts(len(self._books.running))
@@ -163,7 +169,8 @@ class Scheduler:
     # A result
 
     def commit(self, plan: StepPlan, result: StepResult) -> Outputs:
-        """Commits a step's result, and returns the outputs by client. `plan` must be the last one scheduled."""
+        """Commits a step's result, and returns the outputs by client. Of several steps that have begun, `plan` must be
+        the first."""
         return self._results.take(plan, result)
 
     # Views

@@ -10,7 +10,7 @@ from appliance.engine.core.swapped import Swapped
 from appliance.engine.grammar.interface import Grammar
 from appliance.engine.messages import DraftCounts, FinishReason, GenerateRequest, RequestTimes, TokenLogprobs
 from appliance.engine.refusal import RequestKey
-from appliance.engine.step import DraftTokens
+from appliance.engine.step import DraftTokens, RowError
 
 NO_DRAFTS = DraftCounts()
 
@@ -71,8 +71,11 @@ class Sequence:
         "draft",
         "draft_counts",
         "draft_slots",
+        "failure",
         "has_run_prompt",
+        "in_flight",
         "index",
+        "is_spoiled",
         "key",
         "min_tokens",
         "num_blocks",
@@ -117,6 +120,9 @@ class Sequence:
         self.num_passed = 0  # sequences with adapters that started before it while it waited for a slot
         self.num_computed = 0
         self.has_run_prompt = False  # True once the steps that compute the prompt have run
+        self.in_flight = 0  # steps with a chunk of it that have begun and not ended; until then it keeps its row
+        self.failure: RowError | None = None  # of one of these steps, while others have not ended
+        self.is_spoiled = False  # one of these steps read what another row did not store
         self.proposals: list[DraftTokens] = []  # for its next chunk
         self.draft: DraftTokens | None = None  # the one that its next chunk should verify
         self.draft_slots: list[int] = []  # where its chunk leaves the states before each draft

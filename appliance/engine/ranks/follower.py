@@ -27,11 +27,12 @@ from appliance.engine.ranks.messages import (
     RunStep,
     ToRank,
 )
-from appliance.engine.ranks.share import Parts, Share, own_changes
+from appliance.engine.ranks.share import Share
+from appliance.engine.ranks.stage_share import StageShare
 from appliance.engine.ranks.step_memory import StepMemory
 from appliance.engine.ranks.step_messages import step_of
 from appliance.kernels.errors import StepError
-from appliance.kernels.interface import Adapters, Executable, Graphed, Lazy, StepInputs
+from appliance.kernels.interface import Graphed, Lazy, StepInputs
 from appliance.kernels.linked_ranks import LinkedRanks
 from appliance.kernels.ranks import RankError
 
@@ -41,35 +42,37 @@ _log = logger("engine")
 class Follower:
     """Runs what its leader says, in order. It decides nothing."""
 
-    def __init__(self, executable: Executable, parts: Parts, share: Share) -> None:
-        self._executable, self._parts, self._share = executable, parts, share
+    def __init__(self, own: StageShare, share: Share) -> None:
+        self._own, self._executable, self._share = own, own.executable, share
 
     def handle(self, message: ToRank) -> bool:
         """Returns False for the last message."""
         match message:
-            case RunStep(arrays):
+            case RunStep(number, arrays):
                 assert isinstance(self._share.steps, StepMemory), "the ranks share memory"
-                self._run(self._share.steps.get(arrays))
-            case RunArrays():
-                self._run(step_of(message))
+                self._run(number, self._share.steps.get(arrays))
+            case RunArrays(number):
+                self._run(number, step_of(message))
             case CaptureGraph() if isinstance(self._executable, Graphed):
                 self._executable.capture_next()
             case CopyBlocks(pairs):
                 self._executable.copy_blocks(pairs)
             case Prefault(block) if isinstance(self._executable, Lazy):
                 self._executable.prefault(block)
-            case PutAdapter(slot) if isinstance(self._executable, Adapters):
-                self._executable.put_adapter(slot, own_changes(message.unpacked(), self._parts))
-            case DropAdapter(slot) if isinstance(self._executable, Adapters):
-                self._executable.drop_adapter(slot)
+            case PutAdapter(slot):
+                self._own.put_adapter(slot, message.unpacked())
+            case DropAdapter(slot):
+                self._own.drop_adapter(slot)
             case Close():
                 return False
         return True
 
-    def _run(self, inputs: StepInputs) -> None:
+    def _run(self, number: int, inputs: StepInputs) -> None:
         try:
-            self._executable.run(inputs)
+            self._own.run(number, inputs)
         except StepError:
+            if self._share.stage is not None and self._share.stage.number > 0:
+                raise  # no later stage hears of a step that the first one refuses
             self._share.ranks.meet()  # the leader refuses it too, and waits before it tells of another
 
 
@@ -127,8 +130,8 @@ def _serve(link: Link, first: Load) -> None:
     share = Share.told(first, config)
     if isinstance(share.ranks, LinkedRanks):
         link.beat(share.ranks)
-    loaded = load_share(first.plan, config, share.ranks, lambda *phase: link.say(Loading(*phase)))
-    follower = Follower(loaded.executable, loaded.parts, share)
+    loaded = load_share(first.plan, config, share, lambda *phase: link.say(Loading(*phase)))
+    follower = Follower(StageShare(loaded.executable, share, loaded.stage, loaded.parts), share)
     link.say(Loaded(dict(loaded.executable.memory_bytes)))
     while follower.handle(link.hear()):
         link.num_handled += 1

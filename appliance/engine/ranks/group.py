@@ -24,17 +24,17 @@ from appliance.engine.ranks.messages import (
     DropAdapter,
     Prefault,
     PutAdapter,
+    RunArrays,
     RunStep,
     ToRank,
 )
 from appliance.engine.ranks.rank_process import RankProcess
-from appliance.engine.ranks.share import Parts, Share, own_changes
+from appliance.engine.ranks.share import Share
+from appliance.engine.ranks.stage_share import StageShare
 from appliance.engine.ranks.step_messages import message_of
 from appliance.kernels.errors import StepError
 from appliance.kernels.interface import (
-    Adapters,
     Eager,
-    Executable,
     Graphed,
     GraphReport,
     Keeping,
@@ -49,6 +49,8 @@ from appliance.kernels.ranks import RankError
 from appliance.kernels.sampling import SampledBatch, SamplingBatch
 from appliance.plan.types import EnginePlan
 from appliance.program.work import OperatorWork
+
+_ALL = slice(None)
 
 
 class RankFailedError(ApplianceError):
@@ -66,7 +68,7 @@ class Followers:
         self.processes: list[RankProcess] = []
         timeout_s = plan.parallel.distributed_timeout_s
         try:
-            for rank in range(1, plan.parallel.tensor):
+            for rank in range(1, plan.parallel.num_ranks):
                 first, handle = self._meeting.load(plan, rank), StartedRank(self._meeting.passed, timeout_s)
                 self.processes.append(RankProcess(first, handle, self._failed))
         except BaseException:
@@ -108,9 +110,10 @@ class Followers:
                 return late(each.rank, ranks.timeout_s)
         return self.reason()
 
-    def send(self, message: ToRank) -> None:
+    def send(self, message: ToRank, to: slice = _ALL) -> None:
+        """Sends to all ranks but the leader, or to some, of which rank 1 is the first."""
         encoded = ENCODE(message)
-        for process in self.processes:
+        for process in self.processes[to]:
             process.send(encoded)
 
     def end(self) -> None:
@@ -157,8 +160,9 @@ def _meeting(plan: EnginePlan, config: SchedulerConfig) -> tuple[Meeting, Share]
 class RankGroup:
     """The whole group. It offers what the leader's own share offers, but for what finds few logits."""
 
-    def __init__(self, own: Executable, parts: Parts, followers: Followers) -> None:
-        self._own, self._parts, self._followers = own, parts, followers
+    def __init__(self, own: StageShare, followers: Followers) -> None:
+        self._share, self._own, self._followers = own, own.executable, followers
+        self._number = 0  # of the last step that was told
         self._started: StepInputs | None = None
         self._started_revision = 0
 
@@ -221,13 +225,11 @@ class RankGroup:
         return self._own.graphs if isinstance(self._own, Graphed) else GraphReport()
 
     def put_adapter(self, slot: int, changes: Mapping[str, WeightChange]) -> None:
-        assert isinstance(self._own, Adapters), "the plan has adapters"
-        self._own.put_adapter(slot, own_changes(changes, self._parts))
+        self._share.put_adapter(slot, changes)
         self._followers.send(PutAdapter.of(slot, changes))
 
     def drop_adapter(self, slot: int) -> None:
-        assert isinstance(self._own, Adapters), "the plan has adapters"
-        self._own.drop_adapter(slot)
+        self._share.drop_adapter(slot)
         self._followers.send(DropAdapter(slot))
 
     def kept(self) -> np.ndarray:
@@ -262,28 +264,31 @@ class RankGroup:
         cls,
         plan: EnginePlan,
         config: SchedulerConfig,
-        load_own: Callable[[Share], tuple[Executable, Parts]],
+        load_own: Callable[[Share], StageShare],
         progress: Callable[[str, int, int], None],
     ) -> Self:
         """Starts all ranks, which load side by side. Raises RankStartError, and what loading raises."""
         followers = Followers(plan, config)
         try:
-            own, parts = load_own(followers.share)
+            own = load_own(followers.share)
             followers.wait(progress)
         except BaseException:
             followers.kill()
             raise
-        return cls(own, parts, followers)
+        return cls(own, followers)
 
-    def _tell(self, inputs: StepInputs) -> None:
+    def _tell(self, inputs: StepInputs, to: slice = _ALL) -> RunStep | RunArrays:
         if (reason := self._followers.reason()) is not None:
             raise RankFailedError(reason)
+        self._number += 1
         steps = self._followers.share.steps
-        self._followers.send(message_of(inputs) if steps is None else RunStep(steps.put(inputs)))
+        told = message_of(self._number, inputs) if steps is None else RunStep(self._number, steps.put(inputs))
+        self._followers.send(told, to)
+        return told
 
     def _ran(self, inputs: StepInputs) -> Logits:
         try:
-            return self._own.run(inputs)
+            return self._share.run(self._number, inputs)
         except StepError:
             self._refused()
             raise

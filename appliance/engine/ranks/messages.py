@@ -41,14 +41,16 @@ class Load(msgspec.Struct, frozen=True, tag=True):
 
 
 class RunStep(msgspec.Struct, frozen=True, tag=True):
-    """A step to run. arrays: by name their type, shape and place in the shared memory."""
+    """A step to run, by its number. arrays: by name their type, shape and place in the shared memory."""
 
+    number: int
     arrays: dict[str, tuple[str, tuple[int, ...], int]]
 
 
 class RunArrays(msgspec.Struct, frozen=True, tag=True):
     """A step to run, whose arrays, by name, are in the message."""
 
+    number: int
     arrays: dict[str, Array]
 
 

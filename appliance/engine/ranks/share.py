@@ -4,34 +4,64 @@ from collections.abc import Mapping
 from typing import NamedTuple, Self
 
 from appliance.engine.core.config import SchedulerConfig
+from appliance.engine.ranks.mail import Mail
 from appliance.engine.ranks.messages import Load
 from appliance.engine.ranks.step_memory import StepMemory, step_bytes
-from appliance.kernels.interface import WeightChange
 from appliance.kernels.linked_ranks import LinkedRanks, Rendezvous
-from appliance.kernels.ranks import Ranks, RankView, SharedMemory
+from appliance.kernels.ranks import PAGE_BYTES, PlaceInMemory, Ranks, RankView, SharedMemory, pages
 from appliance.plan.types import EnginePlan
+from appliance.program.stages import Stage, num_places
 
 Parts = Mapping[str, tuple[int, int]]  # the rows of logical weights that a rank has, where it has some only
+_REGION = 1 << 36  # of addresses in the memory, most of which nobody touches: for each stage, and for each mail
 
 
-def own_changes(changes: Mapping[str, WeightChange], parts: Parts) -> dict[str, WeightChange]:
-    """Returns what an adapter changes of a rank's rows."""
-    return {name: change.of_rows(*parts[name]) if name in parts else change for name, change in changes.items()}
+class StageMail(NamedTuple):
+    """The mail of a stage. before: from the stage before, None in the first one. after: to the one behind. logits and
+    kept: from the last stage to the leader; the latter only if the model keeps rows for a drafting head."""
+
+    before: Mail | None
+    after: Mail
+    logits: Mail
+    kept: Mail | None
 
 
 class Share(NamedTuple):
-    """ranks: for the kernel set. steps: the arrays of steps; None where they come as messages."""
+    """ranks: of the stage, for the kernel set. steps: the arrays of steps; None where they come as messages. stage and
+    mail: None if there is one stage."""
 
     ranks: RankView
     steps: StepMemory | None
+    stage: Stage | None = None
+    mail: StageMail | None = None
+
+    @property
+    def is_leader(self) -> bool:
+        return self.ranks.rank == 0 and (self.stage is None or self.stage.number == 0)
 
     @classmethod
     def of(cls, plan: EnginePlan, config: SchedulerConfig, rank: int, memory: SharedMemory | int) -> Self:
         """memory: that of the group, or its descriptor. Raises OSError if the system refuses it."""
         memory = SharedMemory(memory) if isinstance(memory, int) else memory
-        size, parallel = step_bytes(config), plan.parallel
-        ranks = Ranks(memory, rank, parallel.tensor, parallel.distributed_timeout_s, size)
-        return cls(ranks, StepMemory(memory, size))
+        parallel = plan.parallel
+        number, own = divmod(rank, parallel.tensor)
+        places = num_places(parallel.pipeline)
+        size, first = step_bytes(config, places), parallel.pipeline * pages(PAGE_BYTES)
+        place = PlaceInMemory(number, parallel.pipeline, _REGION * (1 + number))
+        ranks = Ranks(memory, own, parallel.tensor, parallel.distributed_timeout_s, place)
+        steps = StepMemory(memory, first, size, places)
+        if parallel.pipeline == 1:
+            return cls(ranks, steps)
+
+        def mail(at: int, most_rows: int) -> Mail:
+            return Mail(memory, _REGION * (1 + parallel.pipeline + at), places, most_rows, ranks)
+
+        tokens, last = config.max_num_batched_tokens, parallel.pipeline
+        between = None if number == 0 else mail(number - 1, tokens)
+        most_rows = config.max_num_sampled
+        kept = None if plan.model.kept_layers is None else mail(last + 1, max(tokens, most_rows))
+        mails = StageMail(between, mail(number, tokens), mail(last, most_rows), kept)
+        return cls(ranks, steps, Stage(number, parallel.layers), mails)
 
     @classmethod
     def linked(cls, plan: EnginePlan, rank: int, rendezvous: Rendezvous) -> Self:

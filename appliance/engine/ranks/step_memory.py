@@ -1,4 +1,5 @@
-"""The arrays of a step in memory that ranks share. There are two places, as a rank may still read the step before."""
+"""The arrays of steps in memory that ranks share. There is a place more than steps in flight, as a late rank may still
+read the one before."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -10,34 +11,34 @@ from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.moving import SPARE_BLOCKS
 from appliance.kernels.errors import ExecutableError
 from appliance.kernels.interface import StatePieces, StepAdapters, StepInputs
-from appliance.kernels.ranks import PAGE_BYTES, SharedMemory, pages
+from appliance.kernels.ranks import SharedMemory, pages
 
 _LINE = 64
 _NESTED: Mapping[str, type[Any]] = {"states": StatePieces, "adapters": StepAdapters}
 Placed = dict[str, tuple[str, tuple[int, ...], int]]  # by name: type, shape, offset
 
 
-def step_bytes(config: SchedulerConfig) -> int:
-    """Returns the most bytes that the arrays of a step take, of both places together."""
+def step_bytes(config: SchedulerConfig, places: int) -> int:
+    """Returns the most bytes that the arrays of steps take in so many places."""
     groups = max(1, len(config.windows))
     tokens, sequences = config.max_num_batched_tokens, config.max_num_seqs
     blocks = -(-config.max_sequence_len // config.block_size) + SPARE_BLOCKS
     numbers = tokens * (4 + groups) + sequences * (8 + groups * blocks) + 2 * config.max_num_sampled
     numbers += 4 * (tokens + sequences) if config.num_snapshots is not None else 0
-    return 2 * pages(4 * numbers + _LINE * 32)
+    return places * pages(4 * numbers + _LINE * 32)
 
 
 class StepMemory:
-    def __init__(self, memory: SharedMemory, size_bytes: int) -> None:
+    def __init__(self, memory: SharedMemory, offset: int, size_bytes: int, places: int) -> None:
         """size_bytes: those of step_bytes."""
-        self._half = size_bytes // 2
-        self._map = memory.map(pages(PAGE_BYTES), size_bytes)
+        self._places, self._place_bytes = places, size_bytes // places
+        self._map = memory.map(offset, size_bytes)
         self._turn = 0
 
     def put(self, inputs: StepInputs) -> Placed:
         """Copies the arrays into the place whose turn it is. Raises ExecutableError if they are larger than planned."""
-        self._turn = 1 - self._turn
-        at, end, placed = self._turn * self._half, (self._turn + 1) * self._half, Placed()
+        self._turn = (self._turn + 1) % self._places
+        at, end, placed = self._turn * self._place_bytes, (self._turn + 1) * self._place_bytes, Placed()
         for name, array in arrays_of(inputs):
             if at + array.nbytes > end:
                 raise ExecutableError("the arrays of a step are larger than any step of the plan")

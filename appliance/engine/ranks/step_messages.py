@@ -5,8 +5,8 @@ from appliance.engine.ranks.step_memory import arrays_of, inputs_of
 from appliance.kernels.interface import StepInputs
 
 
-def message_of(inputs: StepInputs) -> RunArrays:
-    return RunArrays({name: Array.of(array) for name, array in arrays_of(inputs)})
+def message_of(number: int, inputs: StepInputs) -> RunArrays:
+    return RunArrays(number, {name: Array.of(array) for name, array in arrays_of(inputs)})
 
 
 def step_of(message: RunArrays) -> StepInputs:

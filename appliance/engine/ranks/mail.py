@@ -1,0 +1,57 @@
+"""What a stage hands on to the next, and the last one to the leader: rows in memory that both map.
+
+A place is written again only when the step that used it has ended in every stage, so nobody waits to write.
+"""
+
+import mmap
+import time
+
+import numpy as np
+
+from appliance.kernels.ranks import RankError, Ranks, SharedMemory, pages
+
+_LINE = 64
+_SPINS = 200  # looks at the line before a rank gives its core away
+_PAUSE_S = 0.00005
+_NUMBER, _ROWS, _WIDTH = range(3)  # of a place's line, as uint32; the number of the step is written last
+
+
+class Mail:
+    """Rows f32 from one rank to others, for a few steps at once, each in a place of its own."""
+
+    def __init__(self, memory: SharedMemory, offset: int, places: int, most_rows: int, ranks: Ranks) -> None:
+        """offset: where its pages begin. ranks: of the group that waits, which ends every wait when one fails."""
+        self._memory, self._offset, self._ranks = memory, offset, ranks
+        self._places, self._most_rows = places, most_rows
+        self._lines_map = memory.map(offset, pages(places * _LINE))
+        self._lines = np.frombuffer(self._lines_map, np.uint32)[: places * _LINE // 4].reshape(places, -1)
+        self._rows_map: mmap.mmap | None = None
+
+    def put(self, number: int, rows: np.ndarray) -> None:
+        """Hands the rows [n, W] of a step on."""
+        line = self._lines[number % self._places]
+        self._place(number, *rows.shape)[:] = rows
+        line[_ROWS], line[_WIDTH] = rows.shape
+        line[_NUMBER] = number
+
+    def take(self, number: int) -> np.ndarray:
+        """Waits for the rows of a step, f32 [n, W], which stay until its place is used again. Raises RankError if they
+        do not come."""
+        line = self._lines[number % self._places]
+        deadline, looks = time.monotonic() + self._ranks.timeout_s, 0
+        while line[_NUMBER] != number:
+            self._ranks.check()
+            looks += 1
+            if looks > _SPINS:
+                time.sleep(_PAUSE_S)
+            if time.monotonic() > deadline:
+                self._ranks.fail()
+                raise RankError(f"a stage handed nothing on within {self._ranks.timeout_s:g} s")
+        return self._place(number, int(line[_ROWS]), int(line[_WIDTH]))
+
+    def _place(self, number: int, rows: int, width: int) -> np.ndarray:
+        size = pages(4 * self._most_rows * width)
+        if self._rows_map is None:
+            self._rows_map = self._memory.map(self._offset + pages(self._places * _LINE), self._places * size)
+        at = number % self._places * size
+        return np.frombuffer(self._rows_map, np.float32, rows * width, at).reshape(rows, width)

@@ -1,0 +1,71 @@
+"""What a rank runs of a step: all of it, or the layers of its stage."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from appliance.engine.ranks.share import Parts, Share
+from appliance.kernels.interface import Adapters, Executable, Keeping, StepInputs, WeightChange
+from appliance.kernels.logits import HostLogits, Logits
+from appliance.kernels.stage_inputs import StageInputs
+
+
+class StageShare:
+    """The executable of a rank, and its place among the stages."""
+
+    def __init__(self, executable: Executable, share: Share, sees: StageInputs | None, parts: Parts) -> None:
+        """sees: None if there is one stage."""
+        self.executable, self._parts = executable, parts
+        self._sees, self._stage, self._mail = sees, share.stage, share.mail
+        self._hands_on = share.ranks.rank == 0  # the ranks of a stage all know what it keeps
+
+    def run(self, number: int, inputs: StepInputs) -> Logits:
+        """Runs the rank's share of step `number`. Raises like Executable.run, and RankError."""
+        if self._sees is None or self._mail is None:
+            return self.executable.run(inputs)
+        given = None if self._mail.before is None else self._mail.before.take(number)
+        logits = self.executable.run(self._sees.of(inputs, given))
+        if self._hands_on:
+            self._hand_on(number, logits)
+        return logits
+
+    def put_adapter(self, slot: int, changes: Mapping[str, WeightChange]) -> None:
+        """Puts what an adapter changes of the rank's own rows and layers into a slot."""
+        if self._sees is not None:
+            changes = {name: change for name, change in changes.items() if name in self._sees.places}
+        rows = self._parts
+        own = {name: change.of_rows(*rows[name]) if name in rows else change for name, change in changes.items()}
+        if self._has_places:
+            self._adapters.put_adapter(slot, own)
+
+    def drop_adapter(self, slot: int) -> None:
+        if self._has_places:
+            self._adapters.drop_adapter(slot)
+
+    @property
+    def _has_places(self) -> bool:
+        return self._sees is None or bool(self._sees.places)
+
+    @property
+    def _adapters(self) -> Adapters:
+        assert isinstance(self.executable, Adapters), "the plan has adapters"
+        return self.executable
+
+    def _hand_on(self, number: int, logits: Logits) -> None:
+        assert self._mail is not None, "there are several stages"
+        assert self._stage is not None, "there are several stages"
+        if not self._stage.is_last:
+            assert isinstance(self.executable, Keeping), "what a stage keeps is what it hands on"
+            self._mail.after.put(number, self.executable.kept())
+            return
+        if self._mail.kept is not None:
+            assert isinstance(self.executable, Keeping), "the plan keeps rows"
+            self._mail.kept.put(number, self.executable.kept())
+        self._mail.logits.put(number, host_rows(logits))
+
+
+def host_rows(logits: Logits) -> np.ndarray:
+    """Returns all rows on the host, f32 [R, V]."""
+    if isinstance(logits, HostLogits):
+        return logits.values
+    return np.stack([logits.row(at) for at in range(logits.num_rows)])

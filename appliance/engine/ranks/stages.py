@@ -1,0 +1,54 @@
+"""A group whose ranks are stages of consecutive layers: while one runs a step, those before it run later ones."""
+
+import numpy as np
+
+from appliance.engine.ranks.group import RankGroup
+from appliance.engine.ranks.share import StageMail
+from appliance.kernels.interface import StepInputs
+from appliance.kernels.logits import HostLogits, Logits
+from appliance.kernels.ranks import RankError
+
+
+class StagedGroup(RankGroup):
+    """The leader is in the first stage. It runs its share of a step and then tells the later stages, which run it in
+    their turn; the last one hands the logits back. No later stage hears of a step that the first one refuses."""
+
+    _last_kept: np.ndarray | None = None
+
+    @property
+    def num_stages(self) -> int:
+        stage = self._followers.share.stage
+        assert stage is not None, "the plan has stages"
+        return len(stage.layers)
+
+    @property
+    def early_rows(self) -> int:
+        return 0  # later steps begin while this one is in other stages
+
+    def run(self, inputs: StepInputs) -> Logits:
+        return self.finish(self.begin(inputs))
+
+    def begin(self, inputs: StepInputs) -> int:
+        beside = self._followers.share.ranks.num_ranks - 1  # the others of the leader's stage
+        told = self._tell(inputs, slice(0, beside))
+        self._ran(inputs)
+        self._followers.send(told, slice(beside, None))
+        return told.number
+
+    def finish(self, number: int) -> Logits:
+        try:
+            if self._mail.kept is not None:
+                self._last_kept = self._mail.kept.take(number)
+            return HostLogits(self._mail.logits.take(number))
+        except RankError as error:
+            raise self._lost(error) from error
+
+    def kept(self) -> np.ndarray:
+        assert self._last_kept is not None, "the program keeps rows"
+        return self._last_kept
+
+    @property
+    def _mail(self) -> StageMail:
+        mail = self._followers.share.mail
+        assert mail is not None, "the plan has stages"
+        return mail
