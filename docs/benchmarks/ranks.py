@@ -1,6 +1,6 @@
 """What ranks cost or gain on one machine: one rank with all threads beside several with a share of them.
 
-    python docs/benchmarks/ranks.py SPEC.yaml [--ranks 2] [--rounds 3]
+    python docs/benchmarks/ranks.py SPEC.yaml [--ranks 2] [--stages 1] [--rounds 3]
 
 Both engines are in this process, with the ranks as its children, and take turns. For each number of streams: the tokens
 a second after all have one, and how much sooner that is, as medians of rounds. The answers are compared: they are the
@@ -57,10 +57,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("spec")
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--stages", type=int, default=1, help="pipeline stages, of --ranks ranks each")
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     one = InprocEngine.from_plan(prepare(given.spec).plan)
-    several = InprocEngine.from_plan(prepare(given.spec, (f"parallelism.tensor={given.ranks}",)).plan)
+    shape = (f"parallelism.tensor={given.ranks}", f"parallelism.pipeline={given.stages}")
+    several = InprocEngine.from_plan(prepare(given.spec, shape).plan)
     for work in WORKS:
         pairs: list[tuple[Ran, Ran]] = []
         for number in range(given.rounds):
@@ -71,7 +73,7 @@ def main() -> None:
         rates = [statistics.median(ran.rate for ran in side) for side in zip(*pairs, strict=True)]
         sys.stdout.write(
             f"{work.streams:2} streams after {work.prompt} tokens: {rates[0]:.1f} tok/s with one rank,"
-            f" {rates[1]:.1f} with {given.ranks} ({rate:.2f}); prompts {first:.2f} times as fast\n"
+            f" {rates[1]:.1f} with {given.ranks * given.stages} ({rate:.2f}); prompts {first:.2f} times as fast\n"
         )
     several.close()
     one.close()
