@@ -101,7 +101,6 @@ CROSS_FIELD: tuple[CrossFieldRule, ...] = tuple(
         ),
         ("speculative/methods", "adapters", "methods_differ", "Methods differ, and there is one."),
         ("speculative/num-tokens", "adapters", "drafts_fit_a_step", "The proposals of a request fit a step."),
-        ("speculative/pipeline", "adapters", "speculation_has_no_stages", "Speculation excludes pipeline stages."),
         ("decoding/tool-choice", "decoding", "tool_choice_needs_a_parser", "Auto tool choice needs a parser."),
         ("decoding/parser", "decoding", "parsers_are_known", "Parsers are known."),
         ("decoding/plugin", "decoding", "plugins_are_trusted", "Plug-ins are trusted, and do what nothing else does."),

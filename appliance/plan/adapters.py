@@ -14,7 +14,7 @@ from appliance.plan.adapter_files import adapter_plan
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
 from appliance.plan.program import PlannedProgram
-from appliance.plan.types import AdapterPlan, AdaptersPlan, MemoryItem, PoolingPlan
+from appliance.plan.types import AdapterPlan, AdaptersPlan, MemoryItem, ParallelPlan, PoolingPlan
 from appliance.program.adapters import adapter_slot_bytes, num_adapter_slots
 from appliance.program.cuts import UncutError
 from appliance.spec.sections.lora import AdapterSection, LoraSection
@@ -30,6 +30,10 @@ class PlannedAdapters:
     plan: AdaptersPlan
     program: PlannedProgram
     whole: PlannedProgram
+
+    def stage(self, number: int) -> "PlannedAdapters":
+        """Returns what a stage has of them."""
+        return replace(self, program=self.program.stages[number])
 
     @property
     def slot_bytes(self) -> int:
@@ -53,7 +57,7 @@ class PlannedAdapters:
 def plan_adapters(
     inputs: PlanInputs,
     program: PlannedProgram,
-    num_ranks: int,
+    parallel: ParallelPlan,
     pooling: PoolingPlan | None,
     max_model_len: int,
     ledger: Ledger,
@@ -84,10 +88,11 @@ def plan_adapters(
     plan = _plan(spec, inputs, program, len(shapes), ledger)
     plan = msgspec.structs.replace(plan, also=also, whole=tuple(sorted(wanted.whole)))
     try:
-        return PlannedAdapters(plan, changed.share(num_ranks), changed)
+        return PlannedAdapters(plan, changed.in_stages(parallel.layers).share(parallel.tensor), changed)
     except UncutError as error:
         hint = "name the others in lora.target_modules, or write parallelism.tensor: 1"
-        ledger.refuse("lora", _RULE, f"{num_ranks} ranks cannot have these adapters: {error}", hint=hint)
+        message = f"{parallel.num_ranks} ranks cannot have these adapters: {error}"
+        ledger.refuse("lora", _RULE, message, hint=hint)
         return None
 
 

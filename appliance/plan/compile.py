@@ -34,14 +34,15 @@ from appliance.plan.memory import MemoryNeeds, plan_memory
 from appliance.plan.model import plan_model
 from appliance.plan.modelling import Modelled, plan_modelling
 from appliance.plan.overrides import with_config_overrides
-from appliance.plan.parallel import plan_parallel, share_program
+from appliance.plan.parallel import check_experts, plan_parallel, share_program
 from appliance.plan.pooling import described_pooling, plan_pooling
 from appliance.plan.precision import plan_precision
+from appliance.plan.program import PlannedProgram
 from appliance.plan.screen import request_screen
 from appliance.plan.serving import plan_batch, plan_bench, plan_restart, plan_serving, plan_slo
 from appliance.plan.sleep import check_sleep
 from appliance.plan.speculation import plan_speculation, with_draft_model, with_drafts, with_states
-from appliance.plan.types import EnginePlan, PoolingPlan, SchedulerPlan, SpeculationPlan
+from appliance.plan.types import EnginePlan, ParallelPlan, PoolingPlan, SchedulerPlan, SpeculationPlan
 from appliance.spec import LoadedSpec
 
 
@@ -100,16 +101,18 @@ def run_passes(inputs: PlanInputs) -> Outcome:
         screen=request_screen(inputs, program, precision, ledger),
         graphs=plan_graphs(inputs, selection.chosen, scheduler, ledger),
         speculation=speculation,
-        adapters=plan_adapters(inputs, whole, program.num_ranks, pooling, context.limit, ledger),
+        adapters=plan_adapters(inputs, whole, _shared(parallel, program), pooling, context.limit, ledger),
         draft_model=plan_draft_model(inputs, drafting, chosen, head, ledger),
     )
     planned = plan_memory(inputs, needs, ledger)
+    experts = plan_experts(program, ledger)
+    check_experts(parallel, experts, ledger)
     check_compatibility(inputs, ledger)
-    check_sleep(inputs, chosen, parallel.tensor * parallel.pipeline, ledger)
+    check_sleep(inputs, chosen, parallel.num_ranks, ledger)
     model = msgspec.structs.replace(
         plan_model(inputs, context, modelled, ledger),
         max_model_len=planned.max_model_len,
-        experts=plan_experts(program, ledger),
+        experts=experts,
         **_of_heads(pooling, head),
     )
     plan = EnginePlan(
@@ -178,6 +181,12 @@ def _describe(
     pooling = plan_pooling(inputs, modelled, ledger)
     described = describe_model(inputs, max_model_len, modelled, pooling, ledger, kept_states(head))
     return modelled, described, described_pooling(pooling, described)
+
+
+def _shared(parallel: ParallelPlan, program: PlannedProgram) -> ParallelPlan:
+    """Returns the plan of ranks, without what the program cannot be divided by, which is refused."""
+    layers = parallel.layers if program.stages else ()
+    return msgspec.structs.replace(parallel, tensor=program.num_ranks, layers=layers)
 
 
 def _of_heads(pooling: PoolingPlan | None, head: Head | None) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """Pass `memory`: what a device holds, item by item, and what is left for the cache. Decides the context's length."""
 
+from collections.abc import Iterator
+
 import msgspec
 
 from appliance.base.units import format_size
@@ -22,6 +24,7 @@ from appliance.plan.sizes import (
     kv_sizes,
 )
 from appliance.plan.speculation import drafts_item
+from appliance.plan.stages import handed_on_item
 from appliance.plan.states import plan_states
 from appliance.plan.swap import SwapUnits, plan_swap
 from appliance.plan.types import (
@@ -39,6 +42,7 @@ from appliance.plan.weight_memory import weights_item
 from appliance.plan.workspace import workspace_bytes, workspace_formula
 from appliance.program.device_memory import StepLimits
 from appliance.program.kv_blocks import blocks_held, longest_held
+from appliance.program.operators import StepProgram
 
 GIB = 1 << 30
 CPU_AUTO_CACHE_BYTES = 4 * GIB  # vLLM's VLLM_CPU_KVCACHE_SPACE; the rest of the host's memory is not only ours
@@ -93,7 +97,7 @@ def plan_memory(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> Plann
     """Misfits are recorded in the ledger; the memory is then what would be planned with as little as is left."""
     device = _device(inputs, needs, ledger)
     sequences = needs.scheduler.max_num_seqs
-    states = plan_states(inputs, needs.program.program, sequences, device.left, ledger)
+    states = plan_states(inputs, _largest_states(needs.program), sequences, device.left, ledger)
     device = msgspec.structs.replace(device, items=(*device.items, *states.items))
     device, num_draft_blocks = _with_draft_cache(inputs, needs, device, ledger)
     units = SwapUnits(device.block_bytes, needs.program.program.state_bytes, needs.block_size)
@@ -110,7 +114,7 @@ def plan_memory(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> Plann
         size_bytes=num_blocks * device.block_bytes,
         formula=f"{num_blocks:,} blocks x {format_size(device.block_bytes)} ({needs.block_size} tokens)",
     )
-    ranks = needs.parallel.tensor * needs.parallel.pipeline
+    ranks = needs.parallel.num_ranks
     plans = tuple(
         MemoryPlan(
             device="cpu" if inputs.profile.device == "cpu" else f"{inputs.profile.device}:{index}",
@@ -145,33 +149,48 @@ def _with_draft_cache(inputs: PlanInputs, needs: MemoryNeeds, device: _Device, l
 
 
 def _device(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> _Device:
+    """Returns the device of the rank that needs most; with stages, each item is that of the largest one."""
     total = device_bytes(inputs)
     share = _utilization(inputs, ledger)
-    tensor, stages = needs.parallel.tensor, needs.parallel.pipeline
-    kernels = needs.program.kernels
-    sizes = kv_sizes(needs.program.program, needs.precision.kv_dtype, kernels)
-    ranks = tensor * stages // needs.program.num_ranks  # among which what the program says is still divided
+    program, kernels, dtype = needs.program, needs.program.kernels, needs.precision.kv_dtype
+    sizes = kv_sizes(program.program, dtype, kernels)
+    parts = program.stages or (program,)
+    divided = program.num_ranks * len(parts)
+    ranks = needs.parallel.num_ranks // divided  # among which what the program says is still divided
+    lanes = max(kv_sizes(part.program, dtype, kernels).lanes_per_token for part in parts)
+    items: dict[str, MemoryItem] = {}
+    for number, part in enumerate(parts):
+        adapters = needs.adapters if needs.adapters is None or not program.stages else needs.adapters.stage(number)
+        for item in _items(inputs, msgspec.structs.replace(needs, program=part, adapters=adapters)):
+            items[item.name] = max(items.get(item.name, item), item, key=lambda each: each.size_bytes)
     return _Device(
         total=total,
         budget=int(total * share),
-        items=(
-            weights_item(
-                needs.program, needs.precision, ranks=needs.parallel.tensor * stages, longest=needs.context.limit
-            ),
-            *_screen(needs.screen),
-            *_step_items(inputs, needs),
-            *graphs_item(needs.graphs, needs.program, needs.precision, needs.scheduler),
-            *drafts_item(needs.speculation),
-            *(() if needs.draft_model is None else needs.draft_model.items()),
-            *(() if needs.adapters is None else needs.adapters.items()),
-            *_context(inputs),
-            *collectives_item(inputs, needs.parallel),
-            _margin(inputs, kernels),
-        ),
-        groups=tuple(_share(group, ranks) for group in sizes.groups),
-        block_bytes=kv_block_bytes(-(-sizes.lanes_per_token // ranks), needs.block_size, kernels),
-        windows=needs.program.program.kv_layout().windows,
+        items=(*items.values(), *handed_on_item(program, needs.scheduler, num_ranks=needs.parallel.num_ranks)),
+        groups=tuple(_share(group, ranks * len(parts)) for group in sizes.groups),
+        block_bytes=kv_block_bytes(-(-lanes // ranks), needs.block_size, kernels),
+        windows=program.program.kv_layout().windows,
     )
+
+
+def _items(inputs: PlanInputs, needs: MemoryNeeds) -> Iterator[MemoryItem]:
+    """Yields what a rank keeps but for its cache."""
+    longest, ranks = needs.context.limit, needs.parallel.num_ranks
+    yield weights_item(needs.program, needs.precision, ranks=ranks, longest=longest)
+    yield from _screen(needs.screen)
+    yield from _step_items(inputs, needs)
+    yield from graphs_item(needs.graphs, needs.program, needs.precision, needs.scheduler)
+    yield from drafts_item(needs.speculation)
+    yield from () if needs.draft_model is None else needs.draft_model.items()
+    yield from () if needs.adapters is None else needs.adapters.items()
+    yield from _context(inputs)
+    yield from collectives_item(inputs, needs.parallel)
+    yield _margin(inputs, needs.program.kernels)
+
+
+def _largest_states(program: PlannedProgram) -> StepProgram:
+    """Returns the program, or its stage with the largest states."""
+    return max((part.program for part in program.stages or (program,)), key=lambda each: each.state_bytes)
 
 
 def _say_groups(device: _Device, needs: MemoryNeeds, ledger: Ledger) -> None:

@@ -5,8 +5,9 @@ from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import Ledger
 from appliance.plan.program import PlannedProgram
 from appliance.plan.replicas import plan_replicas, replicas_here
-from appliance.plan.types import ParallelPlan
+from appliance.plan.types import ExpertsPlan, ParallelPlan
 from appliance.program.cuts import UncutError
+from appliance.program.stages import even_layers
 
 RULE = "plan/parallelism"
 
@@ -21,11 +22,47 @@ def plan_parallel(inputs: PlanInputs, ledger: Ledger) -> ParallelPlan:
         pipeline=ledger.take("parallel.pipeline", "parallelism.pipeline", spec.pipeline),
         data=ledger.take("parallel.data", "parallelism.data", spec.data),
         expert=spec.expert,
+        layers=_layers(inputs, ledger),
         backend=_backend(inputs, ledger),
         distributed_timeout_s=float(spec.distributed_timeout),
         replicas=replicas,
         first_replica=first_replica,
     )
+
+
+def check_experts(parallel: ParallelPlan, experts: ExpertsPlan | None, ledger: Ledger) -> None:
+    """Refuses experts spread over ranks where the model has none, or there is more than one replica; else says which
+    each rank has."""
+    path, hint = "parallelism.expert", "write expert: false"
+    if not parallel.expert:
+        return
+    if experts is None:
+        ledger.refuse(path, RULE, "the model has no experts that ranks could share", hint=hint)
+    elif parallel.data > 1:
+        ledger.refuse(path, RULE, "experts are not spread over replicas in this version", hint=f"{hint}, or data: 1")
+    else:
+        each = -(-experts.num_experts // parallel.tensor)
+        ledger.decide(
+            "parallel.experts_per_rank", each, "computed", f"whole experts of {experts.num_experts}, in order"
+        )
+
+
+def _layers(inputs: PlanInputs, ledger: Ledger) -> tuple[int, ...]:
+    """Returns how many layers each stage has; nothing without stages."""
+    spec, num_layers = inputs.spec.parallelism, inputs.model.geometry.num_layers
+    stages, path = spec.pipeline, "parallelism.layer_partition"
+    if spec.layer_partition and sum(spec.layer_partition) != num_layers:
+        message = f"the stages have {sum(spec.layer_partition)} layers together, and the model has {num_layers}"
+        ledger.refuse(path, RULE, message, hint=f"give numbers that add up to {num_layers}, or leave the list out")
+    if stages == 1 or stages > num_layers:
+        return ()
+    if inputs.spec.speculative is not None or inputs.spec.hardware.memory.swap_space > 0:
+        ledger.decide("parallel.steps_at_once", 1, "computed", "drafts and swapped blocks need what the last step gave")
+    else:
+        ledger.decide("parallel.steps_at_once", stages, "computed", "one in each stage")
+    if spec.layer_partition:
+        return ledger.take("parallel.layers", path, tuple(spec.layer_partition))
+    return ledger.decide("parallel.layers", even_layers(num_layers, stages), "computed", "as even as layers allow")
 
 
 def _backend(inputs: PlanInputs, ledger: Ledger) -> str:
@@ -41,11 +78,18 @@ def share_program(program: PlannedProgram, parallel: ParallelPlan, ledger: Ledge
     """Returns what the first rank has of a program. Refuses more ranks than its heads and columns allow, and kernel
     sets that run one."""
     ranks, kernels = parallel.tensor, program.kernels
-    if ranks == 1:
+    if parallel.num_ranks == 1:
         return program
     if not kernels.can_share:
-        message = f"the kernel set {kernels.name} runs one rank in this version, and parallelism.tensor is {ranks}"
-        ledger.refuse("parallelism.tensor", RULE, message, allowed="1", hint="write tensor: 1")
+        path = "parallelism.tensor" if ranks > 1 else "parallelism.pipeline"
+        message = f"the kernel set {kernels.name} runs one rank in this version, and {parallel.num_ranks} are asked for"
+        ledger.refuse(path, RULE, message, allowed="1", hint=f"write {path.partition('.')[2]}: 1")
+    if parallel.pipeline > 1 and kernels.links_ranks:
+        message = f"stages share memory in this version, and the ranks of {kernels.name} share none"
+        ledger.refuse("parallelism.pipeline", RULE, message, allowed="1", hint="write pipeline: 1")
+    program = _with_stages(program, parallel, ledger)
+    if ranks == 1:
+        return program
     try:
         shared = program.share(ranks)
     except UncutError as error:
@@ -63,6 +107,17 @@ def share_program(program: PlannedProgram, parallel: ParallelPlan, ledger: Ledge
     )
     ledger.decide("parallel.share", round(own / whole, 3), "computed", reason)
     return shared
+
+
+def _with_stages(program: PlannedProgram, parallel: ParallelPlan, ledger: Ledger) -> PlannedProgram:
+    """Returns the program, and what each of its stages has. Refuses stages whose layers need those of another."""
+    try:
+        return program.in_stages(parallel.layers)
+    except UncutError as error:
+        message = f"this model cannot be cut into {parallel.pipeline} stages: {error}"
+        hint = "give other numbers of layers in parallelism.layer_partition, or write pipeline: 1"
+        ledger.refuse("parallelism.pipeline", RULE, message, hint=hint)
+        return program
 
 
 def _can_share(program: PlannedProgram, ranks: int) -> bool:

@@ -23,8 +23,9 @@ from appliance.program.fusion import gates_of_linears, is_input_of_linear
 from appliance.program.head import screened_head
 from appliance.program.operators import Linear, Operator, StepProgram
 from appliance.program.shard_layout import Shard
-from appliance.program.sharding import shard_program
+from appliance.program.sharding import WeightRows, shard_program
 from appliance.program.slots import Extent
+from appliance.program.stages import Stage, stage_program, staged_layout
 from appliance.program.work import WeightSize
 
 
@@ -48,26 +49,42 @@ class PlannedProgram:
     kernels: KernelSetFacts
     sizes: Mapping[str, int]  # bytes as the kernel set keeps them
     num_ranks: int = 1  # it is what the first of so many ranks has, and no rank has more
+    stages: "tuple[PlannedProgram, ...]" = ()  # what each pipeline stage has of it; none if there is one
+    is_stage: bool = False
 
     def share(self, num_ranks: int) -> "PlannedProgram":
         """Returns what the first of several ranks has of it. Raises UncutError if ranks cannot share it."""
         if num_ranks == 1 or self.is_outline:
             return self
         sharded = shard_program(self.program, Shard(0, num_ranks))
-        compiled = msgspec.structs.replace(self.described.compiled, program=sharded.program)
+        stages = tuple(stage.share(num_ranks) for stage in self.stages)
+        return replace(self._part(sharded.program, sharded.rows), num_ranks=num_ranks, stages=stages)
+
+    def in_stages(self, layers: tuple[int, ...]) -> "PlannedProgram":
+        """Returns the program with what stages of so many layers have of it. Raises UncutError if it has no such
+        stages."""
+        if not layers or self.is_outline:
+            return self
+        programs = (stage_program(self.program, Stage(number, layers)).program for number in range(len(layers)))
+        stages = tuple(replace(self._part(each, {}), is_stage=True) for each in programs)
+        layout = staged_layout(self.program, layers)
+        return replace(self._part(msgspec.structs.replace(self.program, layout=layout), {}), stages=stages)
+
+    def _part(self, program: StepProgram, rows: Mapping[str, WeightRows]) -> "PlannedProgram":
+        """Returns a part of it, whose operators are those of `program`. rows: of weights of which it has some only."""
+        compiled = msgspec.structs.replace(self.described.compiled, program=program)
         weights: dict[str, Weight] = {}
-        for name in sharded.program.matrices() | sharded.program.vectors():
-            source, rows = sharded.rows.get(name, (name, None))
+        vectors = program.vectors()
+        for name in program.matrices() | vectors:
+            source, own = rows.get(name, (name, None))
             if source in self.weights:
                 whole = self.weights[source]
-                weights[name] = whole if rows is None else whole.some_rows(name, rows)
-        vectors = sharded.program.vectors()
+                weights[name] = whole if own is None else whole.some_rows(name, own)
         sizes = {
             name: weight_bytes(weight, self.forms, self.kernels, is_vector=name in vectors)
             for name, weight in weights.items()
         }
-        described = self.described._replace(compiled=compiled)
-        return replace(self, described=described, weights=weights, sizes=sizes, num_ranks=num_ranks)
+        return replace(self, described=self.described._replace(compiled=compiled), weights=weights, sizes=sizes)
 
     @property
     def program(self) -> StepProgram:

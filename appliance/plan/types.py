@@ -361,6 +361,12 @@ class ParallelPlan(msgspec.Struct, frozen=True, kw_only=True):
     distributed_timeout_s: float = 60.0
     replicas: int = 1
     first_replica: int = 0
+    layers: tuple[int, ...] = ()  # of each pipeline stage; empty: there is one stage
+
+    @property
+    def num_ranks(self) -> int:
+        """The ranks of one engine: stage s has those from s * tensor on."""
+        return self.tensor * self.pipeline
 
 
 class EnginePlan(msgspec.Struct, frozen=True, kw_only=True):

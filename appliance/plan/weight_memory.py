@@ -11,13 +11,14 @@ def weights_item(program: PlannedProgram, precision: PrecisionPlan, *, ranks: in
     rank computes. Of a program that is not divided as ranks will have it, weights are divided evenly."""
     tensors = sum(plan.num_tensors for plan in precision.weights)
     planned = sum(plan.planned_bytes for plan in precision.weights)
-    own = sum(program.sizes.values()) if program.num_ranks > 1 else -(-planned // ranks)
+    is_part = program.num_ranks > 1 or program.is_stage
+    own = sum(program.sizes.values()) if is_part else -(-planned // ranks)
     ropes = program.described.compiled.ropes.values() if program.kernels.runs == "programs" else ()
     tables = rope_tables_bytes(ropes, longest)
     biases = bias_tables_bytes(program.program, longest)
     parts = [f"{tensors} tensors {format_size(planned)}"]
-    parts += [f"of which one of {ranks} ranks has {format_size(own)}"] if program.num_ranks > 1 else []
-    parts += [f"over {ranks} ranks"] if program.num_ranks == 1 < ranks else []
+    parts += [f"of which one of {ranks} ranks has {format_size(own)}"] if is_part else []
+    parts += [f"over {ranks} ranks"] if not is_part and ranks > 1 else []
     parts += [f"+ rotary tables {format_size(tables)}"] if tables else []
     parts += [f"+ position biases {format_size(biases)}"] if biases else []
     return MemoryItem(name="weights", size_bytes=own + tables + biases, formula=" ".join(parts))

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Protocol
 
 from appliance.engine.messages import EngineEvent
@@ -12,7 +11,6 @@ from appliance.service.engine_spawn import SpawnedEngine
 from appliance.service.health import EngineHealth, Health
 from appliance.service.metrics import ServiceMetrics
 from appliance.service.replicas.replica_set import ReplicaSet
-from appliance.service.rolling import RollRules
 from appliance.service.service_client import ServiceClient
 from appliance.service.supervisor import EnginePaths, Supervisor
 
@@ -37,8 +35,6 @@ class EngineService(Protocol):
     def use_plan(self, plan: EnginePlan) -> None: ...
 
     async def change_adapters(self, plan: EnginePlan) -> None: ...
-
-    async def roll(self, plan: EnginePlan, path: Path, rules: RollRules) -> None: ...
 
     def drain(self) -> None: ...
 

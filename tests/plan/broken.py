@@ -40,7 +40,6 @@ BROKEN = (
         25,
     ),
     Broken(MODEL + "parallelism: {tensor: 3}\n", "plan/parallelism", "parallelism.tensor", 6, 23),
-    Broken(MODEL + "parallelism: {pipeline: 2}\n", "plan/not-built", "parallelism.pipeline", 6, 25),
     Broken(MODEL + "parallelism: {pipeline: 64}\n", "plan/parallelism", "parallelism.pipeline", 6, 25),
     Broken(MODEL + "parallelism: {data: 64}\n", "plan/parallelism", "parallelism.data", 6, 21),
     Broken(

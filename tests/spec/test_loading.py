@@ -166,14 +166,15 @@ def test_rules_do_not_show_interpolated_values() -> None:
 
 def test_set_fields() -> None:
     loaded = load(
-        "parallelism: {pipeline: 2, tensor: 1}\nlora: {fully_sharded: true}\ncache: {dtype: auto}\nx-note: 1\n"
+        "parallelism: {ray_workers_use_nsight: true, tensor: 1}\nlora: {fully_sharded: true}\n"
+        "cache: {dtype: auto}\nx-note: 1\n"
     )
     found = {each.path: each for each in iter_set_fields(loaded)}
-    assert list(found)[-3:] == ["parallelism.pipeline", "cache.dtype", "lora.fully_sharded"]
-    assert not found["parallelism.pipeline"].can_run
+    assert list(found)[-3:] == ["parallelism.ray_workers_use_nsight", "cache.dtype", "lora.fully_sharded"]
+    assert not found["parallelism.ray_workers_use_nsight"].can_run
     assert found["parallelism.tensor"].can_run
     assert not found["lora.fully_sharded"].can_run
-    assert found["parallelism.pipeline"].position == (6, 25)
+    assert found["parallelism.ray_workers_use_nsight"].position == (6, 39)
     assert found["cache.dtype"].doc.vllm == "kv_cache_dtype"
 
 

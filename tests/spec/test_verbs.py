@@ -56,7 +56,7 @@ def test_init_keeps_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[
         ("lora.adapters[0].source", "A folder that peft saved"),
         ("endpoints.http", "root_path"),
         ("endpoints/public", "A public address needs keys."),
-        ("parallelism.pipeline", "This version runs 1."),
+        ("model.task", "This version runs auto, generate"),
     ],
 )
 def test_explain(path: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:

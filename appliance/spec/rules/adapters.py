@@ -156,12 +156,3 @@ def drafts_fit_a_step(spec: DeploymentSpec) -> Findings:
             allowed=f"1 to {guess.max_num_draft_tokens}",
             hint=f"write max_num_draft_tokens of at least {guess.num_tokens}",
         )
-
-
-def speculation_has_no_stages(spec: DeploymentSpec) -> Findings:
-    if spec.speculative is not None and spec.parallelism.pipeline > 1:
-        yield Finding(
-            path="speculative",
-            message=f"speculation does not run with {spec.parallelism.pipeline} pipeline stages",
-            hint="remove speculative, or write parallelism.pipeline: 1",
-        )

@@ -121,7 +121,7 @@ class ParallelismSection(Section):
     doc: ClassVar[str] = "How the model is spread over devices and nodes."
 
     tensor: PositiveInt = field(1, "Ranks that share each layer.", vllm="tensor_parallel_size")
-    pipeline: PositiveInt = field(1, "Stages of consecutive layers.", built_values=(1,), vllm="pipeline_parallel_size")
+    pipeline: PositiveInt = field(1, "Stages of consecutive layers.", vllm="pipeline_parallel_size")
     data: PositiveInt = field(
         1,
         "Replicas: whole engines with one plan behind one port, each with its share of the cores and of the memory. "
@@ -130,8 +130,8 @@ class ParallelismSection(Section):
     )
     expert: bool = field(
         False,
-        "Spread whole experts over ranks, in place of slices of each.",
-        built=False,
+        "Spread whole experts over ranks, in place of slices of each. Tensor ranks always have whole experts, so it "
+        "asks for what they do; over replicas it is not in this version.",
         vllm="enable_expert_parallel",
     )
     backend: Literal["auto", "uni", "mp", "ray", "external_launcher"] = field(
@@ -145,7 +145,7 @@ class ParallelismSection(Section):
         60.0, "Longest wait of a rank for another, after which the step fails.", vllm="distributed_timeout_seconds"
     )
     layer_partition: list[PositiveInt] = field(
-        [], "Layers of each pipeline stage. Empty: an even split.", built=False, vllm="pp_layer_partition"
+        [], "Layers of each pipeline stage. Empty: an even split.", vllm="pp_layer_partition"
     )
     disable_custom_all_reduce: bool = field(False, "All-reduce by the vendor's library only.", built=False)
     headless: bool = field(False, "Run ranks without an API server: a secondary node.", built=False)

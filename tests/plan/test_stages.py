@@ -1,0 +1,99 @@
+"""Pipeline stages in plans: who has which layers, what each rank needs, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from appliance.base.errors import SpecError
+from appliance.plan.prepare import prepare
+from appliance.plan.types import EnginePlan
+from tests.models.tiny import make_tiny
+
+SPEC = """
+api_version: appliance/v1
+kind: Deployment
+name: tiny
+model: {{source: {source}, max_model_len: 128, skip_tokenizer_init: true}}
+hardware: {{num_threads: 1, memory: {{kv_cache: 1MiB}}}}
+"""
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("olmo3")
+    make_tiny("olmo3", folder / "model")  # four layers, of which each second one has a window
+    path = folder / "spec.yaml"
+    path.write_text(SPEC.format(source=folder / "model"))
+    return path
+
+
+def plan_of(spec: Path, *overrides: str) -> EnginePlan:
+    return prepare(str(spec), overrides).plan
+
+
+def windows(plan: EnginePlan) -> list[int | None]:
+    return [group.window for group in plan.memory[0].kv_groups]
+
+
+def sizes(plan: EnginePlan) -> dict[str, int]:
+    return {item.name: item.size_bytes for item in plan.memory[1].items}
+
+
+def test_a_stage_has_its_layers_and_no_others(spec: Path) -> None:
+    one, two = plan_of(spec), plan_of(spec, "parallelism.pipeline=2")
+    assert two.parallel.layers == (2, 2)
+    assert two.parallel.num_ranks == len(two.memory) == 2
+    total, half = (plan.memory[0].kv_bytes_per_block * len(windows(plan)) for plan in (one, two))
+    assert half * 4 == total * 3  # two of the three caches with a window, and the one without
+    whole = next(item.size_bytes for item in one.memory[0].items if item.name == "weights")
+    assert whole / 2 < sizes(two)["weights"] < whole  # the embeddings are in the first, the head in the last
+    assert sizes(two)["handed_on"] > 0
+    assert {*windows(one)} == {*windows(two)}
+    uneven = plan_of(spec, "parallelism.pipeline=2", "parallelism.layer_partition=[3, 1]")
+    assert uneven.memory[0].kv_bytes_per_block * len(windows(uneven)) > half
+
+
+def test_steps_wait_for_each_other_only_where_they_must(spec: Path) -> None:
+    def at_once(*overrides: str) -> object:
+        decisions = plan_of(spec, "parallelism.pipeline=2", *overrides).decisions
+        return next(each.value for each in decisions if each.path == "parallel.steps_at_once")
+
+    assert at_once() == 2
+    assert at_once("speculative.method=ngram") == 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("parallelism.pipeline=5",), "5 pipeline stages cannot share 4 layers"),
+        (("parallelism.pipeline=2", "parallelism.layer_partition=[2, 1]"), "3 layers together, and the model has 4"),
+        (("parallelism.pipeline=2", "hardware.kernels.kernel_set=torch"), "stages share memory in this version"),
+    ],
+)
+def test_refusals(spec: Path, overrides: tuple[str, ...], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        plan_of(spec, *overrides)
+
+
+def test_a_cache_that_another_stage_would_read_is_refused(tmp_path: Path) -> None:
+    make_tiny("gemma3n", tmp_path / "model")
+    path = tmp_path / "spec.yaml"
+    path.write_text(SPEC.format(source=tmp_path / "model"))
+    with pytest.raises(SpecError, match="cannot be cut into 2 stages: its layers read"):
+        plan_of(path, "parallelism.pipeline=2")
+
+
+def test_experts_are_spread_where_there_are_some(spec: Path, tmp_path: Path) -> None:
+    make_tiny("qwen2_moe", tmp_path / "model")
+    mixture = tmp_path / "spec.yaml"
+    mixture.write_text(SPEC.format(source=tmp_path / "model"))
+    spread = "parallelism.tensor=2", "parallelism.expert=true"
+    plan = plan_of(mixture, *spread)
+    each = next(decision.value for decision in plan.decisions if decision.path == "parallel.experts_per_rank")
+    assert plan.model.experts is not None
+    assert isinstance(each, int)
+    assert each * 2 == plan.model.experts.num_experts
+    with pytest.raises(SpecError, match="has no experts"):
+        plan_of(spec, *spread)
+    with pytest.raises(SpecError, match="not spread over replicas"):
+        plan_of(mixture, "parallelism.data=2", "parallelism.expert=true")
