@@ -8,7 +8,8 @@ import msgspec
 
 from appliance.base.errors import ApplianceError
 from appliance.engine.boot import boot
-from appliance.engine.loop import EngineLoop, Events
+from appliance.engine.events import Events
+from appliance.engine.loop import EngineLoop
 from appliance.engine.messages import (
     BootPhase,
     EngineEvent,

@@ -13,16 +13,15 @@ import msgspec
 
 from appliance.base.log import set_level
 from appliance.engine.adapter_changes import CHECKER, AdapterChanges
-from appliance.engine.adapter_changes import Answer as AdapterAnswer
 from appliance.engine.adapter_messages import AdapterSet, AdaptersServed
 from appliance.engine.core.results import Outputs, ended_output
 from appliance.engine.core.scheduler import Scheduler
+from appliance.engine.events import Events, adapter_events, check_processors
 from appliance.engine.faults import row_fault
 from appliance.engine.grammar.gate import GrammarGate, closed_gate
 from appliance.engine.idle import IdleWork
 from appliance.engine.messages import (
     AbortRequest,
-    EngineEvent,
     EngineMessage,
     EngineStats,
     ErrorKind,
@@ -36,7 +35,6 @@ from appliance.engine.messages import (
     UtilityResult,
     Vocabulary,
 )
-from appliance.engine.processors import ProcessorError, make_processor
 from appliance.engine.refusal import Refusal, RequestKey
 from appliance.engine.runner import Runner
 from appliance.engine.sleep import REFUSAL, Sleep
@@ -48,7 +46,6 @@ from appliance.kernels.interface import Watched
 
 WAIT_S = 0.005  # between two checks for new messages, while only grammars are compiled, or adapters read
 
-Events = list[tuple[bytes | None, EngineEvent]]  # (client, event); None: every client, and later ones
 Clock = Callable[[], float]
 
 
@@ -149,7 +146,7 @@ class EngineLoop:
         laps.begin()
         events = self._admit_settled() if self._grammars else []
         if self._adapters is not None:
-            events += _adapter_events(self._adapters.advance())
+            events += adapter_events(self._adapters.advance())
         self._draft()
         plan = self._scheduler.schedule(goes_on=self._runner.has_begun)
         if plan is None and not self._begun:
@@ -280,7 +277,7 @@ class EngineLoop:
             if self._is_asleep:
                 raise Refusal(ErrorKind.UNAVAILABLE, None, REFUSAL)
             validate_request(message, self._runner.vocab_size, self._limits)
-            _try_processors(message)
+            check_processors(message)
             if message.constraint is None:
                 self._scheduler.add(client, message)
             elif (grammar := self._grammars.admit(client, message)) is not None:
@@ -399,25 +396,5 @@ class EngineLoop:
         stats = self._stats()
         events: Events = [(client, OutputBatch(batch, stats)) for client, batch in outputs.items()]
         if checked is not None and self._adapters is not None:
-            events += _adapter_events(self._adapters.checked(checked))
+            events += adapter_events(self._adapters.checked(checked))
         return events
-
-
-def _adapter_events(answers: list[AdapterAnswer]) -> Events:
-    """Returns the answers to changes of the set of adapters; every client hears of a new set."""
-    events: Events = []
-    for client, call_id, outcome in answers:
-        if isinstance(outcome, AdaptersServed):
-            events += [(None, outcome), (client, UtilityResult(call_id=call_id, value=raw(outcome)))]
-        else:
-            events.append((client, UtilityResult(call_id=call_id, error=outcome)))
-    return events
-
-
-def _try_processors(message: GenerateRequest) -> None:
-    """Raises Refusal for a logits processor that cannot be made, so that it does not fail within a step."""
-    try:
-        for call in message.sampling.logits_processors:
-            make_processor(call)
-    except ProcessorError as error:
-        raise Refusal(ErrorKind.INVALID, "logits_processors", f"logits_processors: {error}") from error

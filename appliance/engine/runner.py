@@ -2,8 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -21,8 +20,9 @@ from appliance.engine.messages import ErrorKind
 from appliance.engine.processors import RowProcessors
 from appliance.engine.profile import EngineProfile
 from appliance.engine.profiler import StepProfiler
+from appliance.engine.ran import Begun, BegunStep, Ran
 from appliance.engine.report import pooled_vectors, row_logprobs
-from appliance.engine.rows import Int32, Rows
+from appliance.engine.rows import Rows
 from appliance.engine.sampling import RowSampler, Samples
 from appliance.engine.saying import Said, say_single, say_with_drafts
 from appliance.engine.step import Drafted, DraftTokens, DraftWish, NewRow, RowError, StepPlan, StepResult
@@ -36,31 +36,7 @@ _log = logger("engine")
 _UNLOADED = RowError(ErrorKind.INTERNAL, "its blocks came back from host memory other than they were stored")
 
 
-@dataclass(frozen=True, slots=True)
-class _Begun:
-    """A step that began early. places: its rows that count; None: all."""
-
-    places: Int32 | None = None
-
-
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class _Ran(Generic[T]):
-    """A step whose model ran, or has begun to, with the chunks that it ran for, and what that gave: logits, or the
-    number by which they are had."""
-
-    plan: StepPlan
-    wanted: LogitRows
-    logits: T
-    begun: _Begun | None
-
-
-class _BegunStep(NamedTuple):
-    plan: StepPlan
-    failed: dict[int, RowError]
-    ran: _Ran[int] | None
 
 
 class Runner:
@@ -99,7 +75,7 @@ class Runner:
         ]
         self._inputs = self._builders[0]
         self._stages = executable if isinstance(executable, Staged) and config.num_lanes > 1 else None
-        self._begun: deque[_BegunStep] = deque()
+        self._begun: deque[BegunStep] = deque()
         self._grammars = GrammarMasks(self._rows)
         self._processors = RowProcessors(self._rows)
         self._sampler = RowSampler(executable, self._rows, self._processors, logprobs_mode)
@@ -129,7 +105,7 @@ class Runner:
         failed: dict[int, RowError] = {}
         self._inputs = self._builders[plan.step % len(self._builders)]
         self._update_rows(plan, failed)
-        self._begun.append(_BegunStep(plan, failed, self._run_model(plan, failed, self._stages.begin)))
+        self._begun.append(BegunStep(plan, failed, self._run_model(plan, failed, self._stages.begin)))
 
     def end(self) -> StepResult:
         """Ends the first of the steps that have begun. Raises like `run`."""
@@ -139,17 +115,17 @@ class Runner:
             return self._ended(plan, None, failed)
         logits = self._stages.finish(ran.logits)
         self.laps.lap("wait")
-        return self._ended(plan, _Ran(ran.plan, ran.wanted, logits, ran.begun), failed)
+        return self._ended(plan, Ran(ran.plan, ran.wanted, logits, ran.begun), failed)
 
     def _run(self, plan: StepPlan, failed: dict[int, RowError]) -> StepResult:
         """Runs one step, without the rows that have `failed`, to which it adds others."""
         self._update_rows(plan, failed)
         ran = self._run_model(plan, failed, self._executable.run)
         if ran is not None and ran.begun is not None and ran.begun.places is not None:
-            ran = _Ran(ran.plan, ran.wanted, self._sampler.some(ran.logits, ran.begun.places), ran.begun)
+            ran = Ran(ran.plan, ran.wanted, self._sampler.some(ran.logits, ran.begun.places), ran.begun)
         return self._ended(plan, ran, failed)
 
-    def _ended(self, plan: StepPlan, ran: _Ran[Logits] | None, failed: dict[int, RowError]) -> StepResult:
+    def _ended(self, plan: StepPlan, ran: Ran[Logits] | None, failed: dict[int, RowError]) -> StepResult:
         """Samples the rows of a step that ran, and returns what it gave."""
         if ran is None or not len(ran.wanted.rows):
             return StepResult(plan.step, [[] for chunk in plan.chunks if chunk.sample], errors=failed)
@@ -262,7 +238,7 @@ class Runner:
         if self._drafts is not None:
             self._drafts.put(new)
 
-    def _run_model(self, plan: StepPlan, failed: dict[int, RowError], run: Callable[[StepInputs], T]) -> _Ran[T] | None:
+    def _run_model(self, plan: StepPlan, failed: dict[int, RowError], run: Callable[[StepInputs], T]) -> Ran[T] | None:
         """Runs the model for the rows that can be prepared, and adds the others to `failed`. None if none can."""
         if failed:
             plan = plan.without(failed)
@@ -284,7 +260,7 @@ class Runner:
             self._grammars.finish()
             if self._drafts is not None:
                 self._drafts.observe(plan.chunks, self._executable)
-            return _Ran(plan, wanted, logits, begun)
+            return Ran(plan, wanted, logits, begun)
         return None
 
     def _run_alone(self, plan: StepPlan) -> None:
@@ -311,20 +287,20 @@ class Runner:
         failed.update(found)
         return plan.without(found)
 
-    def _prepare(self, plan: StepPlan) -> tuple[StepInputs, LogitRows, _Begun | None]:
+    def _prepare(self, plan: StepPlan) -> tuple[StepInputs, LogitRows, Begun | None]:
         """Returns the step's inputs, and how it has begun already, if it has."""
         is_kept = self.has_begun and not (plan.new_rows or plan.block_copies or plan.adapter_puts)
         began_early, self._is_ahead = self._is_ahead, False
         going_on = self._inputs.go_on(plan)
         if going_on is not None:
-            return *going_on, _Begun() if began_early else None
+            return *going_on, Begun() if began_early else None
         if is_kept and (kept := self._inputs.keep(plan)) is not None:
             inputs, wanted, places = kept
-            return inputs, wanted, _Begun(places)
+            return inputs, wanted, Begun(places)
         self.rest()  # an early step reads the arrays that are rebuilt now
         return *self._inputs.build(plan), None
 
-    def _pooled(self, plan: StepPlan, ran: _Ran[Logits], failed: dict[int, RowError]) -> StepResult:
+    def _pooled(self, plan: StepPlan, ran: Ran[Logits], failed: dict[int, RowError]) -> StepResult:
         vectors, errors = pooled_vectors(ran.wanted, ran.logits)
         self.laps.lap("report")
         return StepResult(
@@ -367,7 +343,7 @@ class Runner:
         self._is_ahead = True
         self.laps.started()
 
-    def _say(self, plan: StepPlan, ran: _Ran[Logits], samples: Samples, failed: dict[int, RowError]) -> Said:
+    def _say(self, plan: StepPlan, ran: Ran[Logits], samples: Samples, failed: dict[int, RowError]) -> Said:
         """Returns what the rows say, appended to them; of each chunk that was to sample, even if its row failed."""
         wanted = ran.wanted
         tokens = samples.sampled.token_ids[: wanted.num_sampled].tolist()
@@ -394,7 +370,7 @@ class Runner:
     def _result(
         self,
         plan: StepPlan,
-        ran: _Ran[Logits],
+        ran: Ran[Logits],
         samples: Samples,
         said: Said,
         drafts: dict[int, list[DraftTokens]],

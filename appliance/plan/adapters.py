@@ -13,8 +13,9 @@ from appliance.models.adapters import kinds_needed, place_filter, trained_weight
 from appliance.plan.adapter_files import adapter_plan
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
+from appliance.plan.parallel_types import ParallelPlan
 from appliance.plan.program import PlannedProgram
-from appliance.plan.types import AdapterPlan, AdaptersPlan, MemoryItem, ParallelPlan, PoolingPlan
+from appliance.plan.types import AdapterPlan, AdaptersPlan, MemoryItem, PoolingPlan
 from appliance.program.adapters import adapter_slot_bytes, num_adapter_slots
 from appliance.program.cuts import UncutError
 from appliance.spec.sections.lora import AdapterSection, LoraSection

@@ -30,11 +30,13 @@ from appliance.plan.inputs import PlanInputs, ResolvedFiles
 from appliance.plan.kernels import plan_kernels, select_kernel_set
 from appliance.plan.ledger import Ledger
 from appliance.plan.loading import plan_loading
-from appliance.plan.memory import MemoryNeeds, plan_memory
+from appliance.plan.memory import plan_memory
+from appliance.plan.memory_needs import MemoryNeeds
 from appliance.plan.model import plan_model
 from appliance.plan.modelling import Modelled, plan_modelling
 from appliance.plan.overrides import with_config_overrides
 from appliance.plan.parallel import check_experts, plan_parallel, share_program
+from appliance.plan.parallel_types import ParallelPlan
 from appliance.plan.pooling import described_pooling, plan_pooling
 from appliance.plan.precision import plan_precision
 from appliance.plan.program import PlannedProgram
@@ -42,7 +44,7 @@ from appliance.plan.screen import request_screen
 from appliance.plan.serving import plan_batch, plan_bench, plan_restart, plan_serving, plan_slo
 from appliance.plan.sleep import check_sleep
 from appliance.plan.speculation import plan_speculation, with_draft_model, with_drafts, with_states
-from appliance.plan.types import EnginePlan, ParallelPlan, PoolingPlan, SchedulerPlan, SpeculationPlan
+from appliance.plan.types import EnginePlan, PoolingPlan, SchedulerPlan, SpeculationPlan
 from appliance.spec import LoadedSpec
 
 
@@ -105,14 +107,12 @@ def run_passes(inputs: PlanInputs) -> Outcome:
         draft_model=plan_draft_model(inputs, drafting, chosen, head, ledger),
     )
     planned = plan_memory(inputs, needs, ledger)
-    experts = plan_experts(program, ledger)
-    check_experts(parallel, experts, ledger)
     check_compatibility(inputs, ledger)
     check_sleep(inputs, chosen, parallel.num_ranks, ledger)
     model = msgspec.structs.replace(
         plan_model(inputs, context, modelled, ledger),
         max_model_len=planned.max_model_len,
-        experts=experts,
+        experts=check_experts(parallel, plan_experts(program, ledger), ledger),
         **_of_heads(pooling, head),
     )
     plan = EnginePlan(

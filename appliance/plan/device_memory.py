@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from appliance.base.units import format_size
 from appliance.catalog.gpu_operators import FEW_ROWS, gpu_implementation
 from appliance.plan.inputs import PlanInputs
+from appliance.plan.parallel_types import ParallelPlan
 from appliance.plan.program import PlannedProgram
 from appliance.plan.replicas import replicas_here
 from appliance.plan.sizes import ELEMENT_BYTES, StepSize, activation_formula
-from appliance.plan.types import MemoryItem, ParallelPlan, PrecisionPlan
+from appliance.plan.types import MemoryItem, PrecisionPlan
 from appliance.program.attention import HeadLinear
 from appliance.program.device_memory import (
     LOGPROB_ROWS,

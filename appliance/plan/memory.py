@@ -6,65 +6,35 @@ import msgspec
 
 from appliance.base.units import format_size
 from appliance.catalog.kernel_sets import MEMORY_MARGINS, MODELLING_BYTES, KernelSetFacts
-from appliance.plan.adapters import PlannedAdapters
-from appliance.plan.context import ContextRequest
-from appliance.plan.device_memory import collectives_item, device_bytes, host_items, step_items
-from appliance.plan.draft_model import PlannedDraftModel
+from appliance.plan.device_memory import collectives_item, device_bytes, host_items
 from appliance.plan.graphs import graphs_item
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
+from appliance.plan.memory_needs import MemoryNeeds
 from appliance.plan.program import PlannedProgram
 from appliance.plan.screen import SCREEN, ScreenRequest
 from appliance.plan.sizes import (
-    ELEMENT_BYTES,
-    StepSize,
-    activation_bytes,
-    activation_formula,
     kv_block_bytes,
     kv_sizes,
 )
 from appliance.plan.speculation import drafts_item
 from appliance.plan.stages import handed_on_item
 from appliance.plan.states import plan_states
+from appliance.plan.step_memory import items_of_step, step_limits_of
 from appliance.plan.swap import SwapUnits, plan_swap
 from appliance.plan.types import (
-    GraphsPlan,
     KvGroupPlan,
     MemoryItem,
     MemoryPlan,
-    ParallelPlan,
-    PrecisionPlan,
-    SchedulerPlan,
-    SpeculationPlan,
     SwapPlan,
 )
 from appliance.plan.weight_memory import weights_item
-from appliance.plan.workspace import workspace_bytes, workspace_formula
-from appliance.program.device_memory import StepLimits
 from appliance.program.kv_blocks import blocks_held, longest_held
 from appliance.program.operators import StepProgram
 
 GIB = 1 << 30
 CPU_AUTO_CACHE_BYTES = 4 * GIB  # vLLM's VLLM_CPU_KVCACHE_SPACE; the rest of the host's memory is not only ours
 CPU_AUTO_CACHE_SHARE = 4  # where a quarter of the budget is more, that much
-
-
-class MemoryNeeds(msgspec.Struct, frozen=True, kw_only=True):
-    """Results of earlier passes that sizes depend on."""
-
-    precision: PrecisionPlan
-    program: PlannedProgram
-    parallel: ParallelPlan
-    scheduler: SchedulerPlan
-    context: ContextRequest
-    block_size: int
-    num_threads: int
-    batch_invariant: bool
-    screen: ScreenRequest | None
-    graphs: GraphsPlan = GraphsPlan()
-    speculation: SpeculationPlan | None = None
-    adapters: PlannedAdapters | None = None
-    draft_model: PlannedDraftModel | None = None
 
 
 class PlannedMemory(msgspec.Struct, frozen=True):
@@ -102,7 +72,7 @@ def plan_memory(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> Plann
     device, num_draft_blocks = _with_draft_cache(inputs, needs, device, ledger)
     units = SwapUnits(device.block_bytes, needs.program.program.state_bytes, needs.block_size)
     swap = plan_swap(inputs, units, device.left, ledger)
-    on_host = (*host_items(needs.program, _limits(needs)), *swap.items)
+    on_host = (*host_items(needs.program, step_limits_of(needs)), *swap.items)
     if inputs.profile.device == "cpu":
         device, on_host = msgspec.structs.replace(device, items=(*device.items, *swap.items)), ()
     _say_groups(device, needs, ledger)
@@ -178,7 +148,7 @@ def _items(inputs: PlanInputs, needs: MemoryNeeds) -> Iterator[MemoryItem]:
     longest, ranks = needs.context.limit, needs.parallel.num_ranks
     yield weights_item(needs.program, needs.precision, ranks=ranks, longest=longest)
     yield from _screen(needs.screen)
-    yield from _step_items(inputs, needs)
+    yield from items_of_step(inputs, needs)
     yield from graphs_item(needs.graphs, needs.program, needs.precision, needs.scheduler)
     yield from drafts_item(needs.speculation)
     yield from () if needs.draft_model is None else needs.draft_model.items()
@@ -227,58 +197,6 @@ def _with_screen(
     if request is None or not is_kept or request.is_wanted:
         return device.items
     return (device.items[0], request.item, *device.items[1:])
-
-
-def _step_items(inputs: PlanInputs, needs: MemoryNeeds) -> tuple[MemoryItem, ...]:
-    scheduler, program, precision = needs.scheduler, needs.program, needs.precision
-    if program.kernels.uses_torch:
-        programs = [program] if needs.adapters is None else [program, needs.adapters.program]
-        is_processed = inputs.spec.model.logprobs_mode.startswith("processed")
-        return step_items(
-            programs, precision, _limits(needs), _num_processors(inputs),
-            draws_on_torch=is_processed, batch_invariant=needs.batch_invariant,
-        )  # fmt: skip
-    sampled = scheduler.max_num_sampled or scheduler.max_num_seqs
-    step = StepSize(scheduler.max_num_batched_tokens, sampled, needs.num_threads, needs.context.limit)
-    element = ELEMENT_BYTES[precision.activations]
-    runs = [program] if needs.adapters is None else [program, needs.adapters.program]
-    liveness = runs[-1].liveness  # slots live longer beside places for adapters, and one arena serves both programs
-    quantize, kv_dtype = precision.quantize_activations, precision.kv_dtype
-    activations = MemoryItem(
-        name="activations",
-        size_bytes=activation_bytes(liveness, step, element),
-        formula=_about(program.kernels) + activation_formula(liveness, program.program.logits, step, element),
-    )
-    workspace = MemoryItem(
-        name="workspace",
-        size_bytes=max(workspace_bytes(each, step, quantize_activations=quantize, kv_dtype=kv_dtype) for each in runs),
-        formula=workspace_formula(program, step),
-    )
-    if needs.program.num_ranks == 1:
-        return activations, workspace
-    shared = MemoryItem(
-        name="shared_activations",
-        size_bytes=activation_bytes(runs[-1].shared_liveness, step, element),
-        formula="columns that each rank computes and all read; once for all ranks",
-    )
-    return activations, shared, workspace
-
-
-def _limits(needs: MemoryNeeds) -> StepLimits:
-    scheduler = needs.scheduler
-    sampled = scheduler.max_num_sampled or scheduler.max_num_seqs
-    sizes = (scheduler.max_num_batched_tokens, scheduler.max_num_seqs, sampled)
-    return StepLimits(*sizes, needs.context.limit, needs.block_size)
-
-
-def _num_processors(inputs: PlanInputs) -> int | None:
-    if inputs.profile.device == "cpu":
-        return None
-    return max((accelerator.num_units for accelerator in inputs.facts.accelerators), default=1)
-
-
-def _about(kernels: KernelSetFacts) -> str:
-    return "" if kernels.runs == "programs" else "about, as torch allocates them while it runs: "
 
 
 def _context(inputs: PlanInputs) -> tuple[MemoryItem, ...]:

@@ -3,9 +3,10 @@
 from appliance.catalog.kernel_sets import DeviceKind
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import Ledger
+from appliance.plan.parallel_types import ParallelPlan
 from appliance.plan.program import PlannedProgram
 from appliance.plan.replicas import plan_replicas, replicas_here
-from appliance.plan.types import ExpertsPlan, ParallelPlan
+from appliance.plan.types import ExpertsPlan
 from appliance.program.cuts import UncutError
 from appliance.program.stages import even_layers
 
@@ -30,12 +31,12 @@ def plan_parallel(inputs: PlanInputs, ledger: Ledger) -> ParallelPlan:
     )
 
 
-def check_experts(parallel: ParallelPlan, experts: ExpertsPlan | None, ledger: Ledger) -> None:
-    """Refuses experts spread over ranks where the model has none, or there is more than one replica; else says which
-    each rank has."""
+def check_experts(parallel: ParallelPlan, experts: ExpertsPlan | None, ledger: Ledger) -> ExpertsPlan | None:
+    """Returns the experts. Refuses to spread them over ranks where the model has none, or there is more than one
+    replica; else says which each rank has."""
     path, hint = "parallelism.expert", "write expert: false"
     if not parallel.expert:
-        return
+        return experts
     if experts is None:
         ledger.refuse(path, RULE, "the model has no experts that ranks could share", hint=hint)
     elif parallel.data > 1:
@@ -45,6 +46,7 @@ def check_experts(parallel: ParallelPlan, experts: ExpertsPlan | None, ledger: L
         ledger.decide(
             "parallel.experts_per_rank", each, "computed", f"whole experts of {experts.num_experts}, in order"
         )
+    return experts
 
 
 def _layers(inputs: PlanInputs, ledger: Ledger) -> tuple[int, ...]:

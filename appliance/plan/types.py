@@ -11,6 +11,7 @@ import msgspec
 from appliance.catalog.degradations import DegradationKind
 from appliance.catalog.pooling import PoolingChoice, PoolingKind, PoolingTask
 from appliance.checkpoint.modelling import CodeFile
+from appliance.plan.parallel_types import ParallelPlan
 from appliance.plan.serving_types import RestartPlan, ServingPlan
 
 PLAN_VERSION = 1
@@ -347,26 +348,6 @@ class AdaptersPlan(msgspec.Struct, frozen=True, kw_only=True):
     def named(self, name: str) -> AdapterPlan | None:
         """Returns the served adapter of this name."""
         return next((each for each in self.served if each.name == name), None)
-
-
-class ParallelPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """data: replicas of the deployment, on all machines. replicas: those of them that one server has, whose numbers
-    begin at first_replica."""
-
-    tensor: int
-    pipeline: int
-    data: int
-    expert: bool
-    backend: str = "uni"  # how ranks are started; uni: there is one
-    distributed_timeout_s: float = 60.0
-    replicas: int = 1
-    first_replica: int = 0
-    layers: tuple[int, ...] = ()  # of each pipeline stage; empty: there is one stage
-
-    @property
-    def num_ranks(self) -> int:
-        """The ranks of one engine: stage s has those from s * tensor on."""
-        return self.tensor * self.pipeline
 
 
 class EnginePlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,23 @@
+"""How a plan spreads a model over ranks, stages and replicas."""
+
+import msgspec
+
+
+class ParallelPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """data: replicas of the deployment, on all machines. replicas: those of them that one server has, whose numbers
+    begin at first_replica."""
+
+    tensor: int
+    pipeline: int
+    data: int
+    expert: bool
+    backend: str = "uni"  # how ranks are started; uni: there is one
+    distributed_timeout_s: float = 60.0
+    replicas: int = 1
+    first_replica: int = 0
+    layers: tuple[int, ...] = ()  # of each pipeline stage; empty: there is one stage
+
+    @property
+    def num_ranks(self) -> int:
+        """The ranks of one engine: stage s has those from s * tensor on."""
+        return self.tensor * self.pipeline
