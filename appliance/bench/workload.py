@@ -11,7 +11,7 @@ from appliance.base.errors import ApplianceError
 from appliance.base.texts import without_mark
 from appliance.bench.scenario import Scenario
 
-_WORDS: Final = (
+WORDS: Final = (
     *("time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world", "school", "state"),
     *("family", "student", "group", "country", "problem", "hand", "part", "place", "case", "week", "company", "system"),
     *("program", "work", "government", "number", "night", "point", "home", "water", "room", "mother", "area", "money"),
@@ -86,7 +86,7 @@ def _ids(count: int, vocab_size: int, rng: random.Random) -> list[int]:
 
 
 def _text(token_ids: list[int]) -> str:
-    return " ".join(_WORDS[each % len(_WORDS)] for each in token_ids)
+    return " ".join(WORDS[each % len(WORDS)] for each in token_ids)
 
 
 def _random(scenario: Scenario, vocab_size: int, lengths: random.Random, tokens: random.Random) -> list[list[int]]:
