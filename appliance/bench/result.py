@@ -9,6 +9,7 @@ import msgspec
 
 from appliance.base.errors import NotComparableError
 from appliance.bench.record import MeasuredRequest, RoundFigures
+from appliance.bench.replicas import ReplicaShare
 from appliance.bench.roofline import Roofline
 from appliance.bench.scenario import Scenario
 from appliance.engine.profile import EngineProfile
@@ -64,6 +65,7 @@ class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
     records: tuple[MeasuredRequest, ...]  # of the last round
     slo: dict[str, float] = {}
     floor: dict[str, float] = {}  # the most that the plan's estimate allows, by figure
+    replicas: tuple[ReplicaShare, ...] = ()  # of a server that has several
     profile: EngineProfile | None = None  # of all rounds
     rooflines: tuple[Roofline, ...] = ()
     measured: MeasuredFacts | None = None  # of a roofline: what `doctor` measured,

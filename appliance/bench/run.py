@@ -14,6 +14,7 @@ from appliance.bench.machine import mean_rates, rates_now
 from appliance.bench.online import Tick, run_online
 from appliance.bench.record import MeasuredRequest, summarize
 from appliance.bench.remote_profile import start_profile, stop_profile
+from appliance.bench.replicas import EngineCounts, counts_of, shares_between
 from appliance.bench.result import BenchResult, spread_of
 from appliance.bench.roofline import measured_or_refuse, rooflines
 from appliance.bench.scenario import Scenario
@@ -73,11 +74,18 @@ def bench_server(
 ) -> BenchResult:
     """Measures a server over HTTP. Raises ApplianceError when no request at all was answered, when a profile is asked
     of a server without debug routes, and for a roofline of a machine that was not measured."""
+    before = counts_of(target)
     if depth == "figures":
-        return _result(scenario, subject, facts, run_online(scenario, target, vocab_size, tick))
+        records = run_online(scenario, target, vocab_size, tick)
+        return _by_replica(_result(scenario, subject, facts, records), target, before)
     rates = _Rates.of(facts) if depth == "roofline" else None
     records = run_online(scenario, target, vocab_size, tick, lambda: start_profile(target))
-    return _profiled(_result(scenario, subject, facts, records), stop_profile(target), rates)
+    result = _by_replica(_result(scenario, subject, facts, records), target, before)
+    return _profiled(result, stop_profile(target), rates)
+
+
+def _by_replica(result: BenchResult, target: BenchTarget, before: EngineCounts) -> BenchResult:
+    return msgspec.structs.replace(result, replicas=shares_between(before, counts_of(target)))
 
 
 def bench_in_process(

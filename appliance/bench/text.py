@@ -1,5 +1,6 @@
 """A result and a comparison as text, one screen each."""
 
+from appliance.bench.replicas import ReplicaShare, balance
 from appliance.bench.result import FIGURES, BenchResult, Spread
 from appliance.bench.roofline import Roofline
 from appliance.bench.scenario import Scenario
@@ -37,9 +38,17 @@ def render(result: BenchResult) -> str:
     ]
     lines += [_row(name, result.figures[name]) for name, _ in FIGURES if name in result.figures]
     lines += _reached(result)
+    lines += _shares(result.replicas)
     errors = sorted({record.error for record in result.records if record.error})
     lines += [f"  error: {error}" for error in errors[:5]]
     return "\n".join(lines)
+
+
+def _shares(replicas: tuple[ReplicaShare, ...]) -> list[str]:
+    if not replicas:
+        return []
+    each = "; ".join(f"engine {one.engine} {one.requests} requests, {one.share:.0%} of the tokens" for one in replicas)
+    return ["", f"  {each}; balance {balance(replicas):.2f}"]
 
 
 def _to(scenario: Scenario) -> str:
