@@ -17,6 +17,7 @@ from appliance.deploy.observe import observe
 from appliance.deploy.preemption import swap_status, swap_text
 from appliance.deploy.process import descendants, resident_bytes
 from appliance.deploy.reconcile import Readiness
+from appliance.deploy.replicas import replica_status, replicas_text
 from appliance.deploy.sleep import sleep_status, sleep_text
 from appliance.deploy.speculation import speculation_status
 from appliance.deploy.state import DeploymentState, deployment_names
@@ -65,6 +66,7 @@ def _status(state: DeploymentState) -> dict[str, Any]:
     if seen.readiness in _LIVE:
         body["uptime_s"] = round(time.time() - current.started_at, 1)
         body["memory_bytes"] = resident_bytes([current.process, *descendants(current.process)])
+        body["replicas"] = replica_status(current.url)
         body["speculation"] = speculation_status(current.url)
         body["graphs"] = graphs_status(current.url)
         body["sleep"] = sleep_status(current.url)
@@ -118,6 +120,7 @@ def _text(status: dict[str, Any]) -> str:
         "pid": status.get("pid"),
         "uptime": _duration(status["uptime_s"]) if "uptime_s" in status else None,
         "memory": f"{status['memory_bytes'] / 2**20:.0f} MiB" if "memory_bytes" in status else None,
+        "replicas": replicas_text(status.get("replicas")),
         "weights": _origin(status.get("weights")),
         "adapters": "; ".join(map(adapter_text, status.get("adapters", ()))) or None,
         "drafts": _drafts(status.get("speculation")),
