@@ -46,7 +46,6 @@ class Device:
         processes use it."""
         if not self.is_gpu:
             return
-        torch.cuda.set_device(self.name)  # kernels of ours are started on the current device
         free, total = torch.cuda.mem_get_info(self.name)
         if wanted > free:
             message = f"{self.name} has {format_size(free)} free of {format_size(total)}, and the plan takes"
