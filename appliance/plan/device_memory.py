@@ -11,6 +11,7 @@ from appliance.plan.program import PlannedProgram
 from appliance.plan.replicas import replicas_here
 from appliance.plan.sizes import ELEMENT_BYTES, StepSize, activation_formula
 from appliance.plan.types import MemoryItem, PrecisionPlan
+from appliance.plan.weight_memory import dense_bytes
 from appliance.program.attention import HeadLinear
 from appliance.program.device_memory import (
     LOGPROB_ROWS,
@@ -104,8 +105,9 @@ def _operator_bytes(
     """Yields what torch takes in an operator: quantized matrices made dense, and results beside the arena."""
     for op in program.program.operators:
         name, by = type(op).__name__, gpu_implementation(type(op).__name__, with_triton=has_kernels)
-        is_product = isinstance(op, Linear | HeadLinear)
-        dense = sum(_dense_bytes(program, weight, element) for weight in op.named(op.matrices) if is_product)
+        dense = sum(
+            _dense_bytes(program, weight, element) for weight in op.named(op.matrices) if isinstance(op, Linear)
+        )
         by_kernel = by == "triton" and not (isinstance(op, HeadLinear) and limits.num_tokens > FEW_ROWS)
         by_kernel |= by == "library"  # it has memory of its own (gather_bytes)
         made = 0 if by_kernel else COPIES * _slot_bytes(op, limits, 4 if by == "reference" else element)
@@ -115,9 +117,7 @@ def _operator_bytes(
 def _dense_bytes(program: PlannedProgram, name: str, element: int) -> int:
     """Returns the bytes of a quantized matrix as the vendor's library multiplies it; of a dense one none."""
     weight = program.weights.get(name)
-    if weight is None or weight.columns is None or not program.form(weight).is_quantized:
-        return 0
-    return weight.copies * weight.rows * weight.columns * element
+    return 0 if weight is None else dense_bytes(program, weight, element)
 
 
 def _slot_bytes(op: Operator, limits: StepLimits, element: int) -> int:

@@ -8,11 +8,15 @@ FP8, products with FP8 weights of a scale a row compute at the rate of FP8, and 
 from collections import Counter
 from typing import NamedTuple
 
+import msgspec
+
 from appliance.catalog.gpu_operators import FEW_ROWS
 from appliance.hardware.speed import DeviceSpeed
 from appliance.plan.program import PlannedProgram
 from appliance.plan.sizes import ELEMENT_BYTES
 from appliance.plan.types import EnginePlan
+from appliance.plan.weight_memory import num_elements
+from appliance.program.attention import HeadLinear
 from appliance.program.operators import Linear, Operator
 from appliance.program.rounded_inputs import rounded_weights
 from appliance.program.slots import Extent
@@ -70,8 +74,11 @@ class DeviceSteps:
         matrices = [name for name in op.named(op.matrices) if name in program.weights]
         is_coded = any(program.form(program.weights[name]).is_quantized for name in matrices)
         tokens, sampled = (self._element * sizes[extent] for extent in (Extent.TOKENS, Extent.SAMPLED))
-        columns = self._rounded_columns(op, program)
-        return _Launch(op.work(forms), tokens, sampled, is_coded, columns)
+        work, columns = op.work(forms), self._rounded_columns(op, program)
+        if isinstance(op, HeadLinear) and op.weight in program.weights:  # kept in the activations' type
+            size = num_elements(program.weights[op.weight]) * self._element
+            return _Launch(msgspec.structs.replace(work, weight_bytes=size), tokens, sampled, is_coded=False)
+        return _Launch(work, tokens, sampled, is_coded, columns)
 
     def _rounded_columns(self, op: Operator, program: PlannedProgram) -> int:
         """Returns the columns of a product's input, if they are rounded to FP8."""

@@ -8,16 +8,19 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as GgmlType
 
+from appliance.catalog.formats import LOAD_QUANTIZATIONS
 from appliance.checkpoint.read import read_model_facts
 from appliance.engine.backend import load_backend
 from appliance.engine.core.config import SchedulerConfig
 from appliance.kernels.gpu.kernel_set import GpuExecutable, GpuKernelSet
+from appliance.kernels.gpu.matrices import DenseMatrix
 from appliance.kernels.gpu.sizes import step_limits
 from appliance.plan.boot import MEASURED_ITEMS
 from appliance.plan.prepare import prepare
 from appliance.program.device_memory import kernel_bytes
+from appliance.program.head_matrices import head_matrices
 from tests.parity.conftest import Checkpoint, Write
-from tests.parity.harness import bind, cache_of, execution_of
+from tests.parity.harness import bind, cache_of, execution_of, precision
 
 SPEC = """
 api_version: appliance/v1
@@ -48,11 +51,13 @@ def test_caches_of_8_bits_take_what_is_planned(
     check(tiny(name).folder, tmp_path, "auto", "bfloat16", overrides)
 
 
-@pytest.mark.parametrize("quantization", ["int8", "int4"])
+@pytest.mark.parametrize(
+    ("name", "quantization"), [("llama", "int8"), ("llama", "int4"), ("llama", "fp8"), ("deepseek3", "int8")]
+)
 def test_quantized_weights_take_what_is_planned(
-    quantization: str, tiny: Callable[[str], Checkpoint], tmp_path: Path
+    name: str, quantization: str, tiny: Callable[[str], Checkpoint], tmp_path: Path
 ) -> None:
-    check(tiny("llama").folder, tmp_path, quantization, "float32", cache_of("llama"))
+    check(tiny(name).folder, tmp_path, quantization, "float32", cache_of(name))
 
 
 @pytest.mark.parametrize("kind", ["Q4_0", "Q5_0", "Q8_0", "Q4_K", "Q6_K"])
@@ -79,6 +84,18 @@ def check(source: Path, folder: Path, quantization: str, dtype: str, overrides: 
     staging = sum(item.size_bytes for item in plan.memory[0].host_items) or staging_of(backend.executable)
     assert held - staging == pytest.approx(sum(planned.values()) - empty, rel=NEAR, abs=2 * ROUNDING)
     backend.executable.close()
+
+
+def test_matrices_by_head_are_made_floats_of_once(tiny: Callable[[str], Checkpoint]) -> None:
+    facts = read_model_facts(tiny("deepseek3").folder)
+    form, _ = LOAD_QUANTIZATIONS["int8"]["linear"]
+    executable = bind(facts, GpuKernelSet("torch"), precision(facts, quantize=form))
+    assert isinstance(executable, GpuExecutable)
+    by_head = head_matrices(executable._program)
+    assert len(by_head) == 6  # of keys and of values, in three layers
+    coded = {name for name, matrix in executable._matrices.items() if not isinstance(matrix, DenseMatrix)}
+    assert coded
+    assert not coded & by_head
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt-oss"])

@@ -10,6 +10,7 @@ from appliance.hardware import load_profiles, select_profile
 from appliance.models.describe import describe
 from appliance.plan.compile import run_passes
 from appliance.plan.inputs import PlanInputs
+from appliance.program.head_matrices import head_matrices
 
 from .checkpoints import described_by_itself, from_config
 from .machines import MODEL, load, machine
@@ -68,11 +69,13 @@ def test_memory_is_that_of_the_program_to_the_byte(model: tuple[ModelFacts, Size
 
 
 def weight_bytes(facts: ModelFacts, panel: int) -> int:
-    """Matrices in bf16; routers, norms, biases, sinks and rotary tables in f32. Rows of matrices are whole panels."""
+    """Matrices in bf16; routers, norms, biases, sinks and rotary tables in f32, and keys by head where panels are.
+    Rows of matrices are whole panels."""
     compiled = describe(facts, 4096).compiled
+    by_head = head_matrices(compiled.program) if panel == 1 else frozenset()
     total = 4 * 4096 * sum(rope.rotary_dim for rope in compiled.ropes.values())
-    for use in compiled.weights.values():
+    for name, use in compiled.weights.items():
         rows = [-(-shape[0] // panel) * panel if len(shape) > 1 else shape[0] for shape in use.shapes]
         size = sum(count * prod(shape[1:]) for count, shape in zip(rows, use.shapes, strict=True))
-        total += (4 if use.role == "other" else 2) * size
+        total += (4 if use.role == "other" and name not in by_head else 2) * size
     return total

@@ -24,7 +24,7 @@ from appliance.kernels.gpu.float8 import float8_matrix
 from appliance.kernels.gpu.graphs import StepGraphs
 from appliance.kernels.gpu.inputs import InputBuffer
 from appliance.kernels.gpu.logits import DeviceLogits
-from appliance.kernels.gpu.matrices import DeviceMatrix, Pack, load_matrix, load_vector
+from appliance.kernels.gpu.matrices import DenseMatrix, DeviceMatrix, Pack, load_matrix, load_vector
 from appliance.kernels.gpu.operators.one_by_one import one_by_one
 from appliance.kernels.gpu.operators.table import implementation
 from appliance.kernels.gpu.parts import ON_TORCH, Parts, triton_parts
@@ -38,6 +38,7 @@ from appliance.kernels.packed_cache import PackedCache
 from appliance.kernels.reference.moving import TensorMover
 from appliance.kernels.reference.states import state_slots
 from appliance.kernels.sampling import SampledBatch, SamplingBatch
+from appliance.program.head_matrices import head_matrices
 from appliance.program.operators import StepProgram
 from appliance.program.roofline import program_work
 from appliance.program.rounded_inputs import rounded_weights
@@ -69,16 +70,17 @@ class GpuExecutable:
         self._vectors: dict[str, torch.Tensor] = {}
         self._packs = {False: parts.pack, True: _float8_or(parts.pack)}
         self._rounded = rounded_weights(program) if numerics.quantize_activations else frozenset()
+        self._by_head, self._dtype = head_matrices(program), DTYPES[numerics.activation_dtype]
         self._asleep: dict[str, PutAway] = {}  # "weights", "adapters", "caches"
         for name in weights:  # in this order, in which they are read ahead
             if name in matrices:
-                self._matrices[name] = load_matrix(name, weights, device, self._packs[name in self._rounded])
+                self._matrices[name] = self._loaded(name, weights)
             elif name in vectors:
                 self._vectors[name] = load_vector(weights[name], device)
         self._caches = CacheMemory.of(program, execution, device)
         with device.name:
             self._states = state_slots(program.states, limits.num_states)
-        dtype = DTYPES[numerics.activation_dtype]
+        dtype = self._dtype
         programs = [program] if adapted is None else [program, adapted]
         make = parts.make_kit
         self._kit = None if make is None else make(programs, execution, dtype, self._vectors, device)
@@ -109,6 +111,11 @@ class GpuExecutable:
         self._graphs = StepGraphs(self._calls, self._bound, execution.graphs, limits, captures, clock)
         draws = None if self._kit is None else self._kit.draws
         self._sampler = DeviceSampler(limits.max_num_sampled, device, draws, self._graphs.memory)
+
+    def _loaded(self, name: str, weights: Mapping[str, CanonicalWeight]) -> DeviceMatrix:
+        """Copies a matrix to the device in its planned form; one by head becomes numbers of the activations' type."""
+        found = load_matrix(name, weights, self._device, self._packs[name in self._rounded])
+        return DenseMatrix(found.read(slice(None), self._dtype)) if name in self._by_head else found
 
     @property
     def early_rows(self) -> int:
@@ -177,8 +184,7 @@ class GpuExecutable:
         for name in weights or ():
             assert weights is not None, "there are weights"
             if name in self._matrices:
-                new = load_matrix(name, weights, self._device, self._packs[name in self._rounded])
-                refill(tensors_of(self._matrices[name]), tensors_of(new))
+                refill(tensors_of(self._matrices[name]), tensors_of(self._loaded(name, weights)))
             elif name in self._vectors:
                 refill([self._vectors[name]], [load_vector(weights[name], self._device)])
         del self._asleep["adapters"], self._asleep["weights"]
