@@ -60,6 +60,7 @@ class GpuExecutable:
         parts: Parts = ON_TORCH,
     ) -> None:
         limits, numerics = execution.limits, execution.numerics
+        dtype = self._dtype = DTYPES[numerics.activation_dtype]
         self._device, self._program, self._limits = device, program, limits
         self._kv_dtype = numerics.kv_dtype
         self._seconds: np.ndarray | None = None
@@ -68,9 +69,8 @@ class GpuExecutable:
         matrices, vectors = program.matrices(), program.vectors()
         self._matrices: dict[str, DeviceMatrix] = {}
         self._vectors: dict[str, torch.Tensor] = {}
-        self._packs = {False: parts.pack, True: _float8_or(parts.pack)}
+        self._packs, self._by_head = {False: parts.pack, True: _float8_or(parts.pack)}, head_matrices(program)
         self._rounded = rounded_weights(program) if numerics.quantize_activations else frozenset()
-        self._by_head, self._dtype = head_matrices(program), DTYPES[numerics.activation_dtype]
         self._asleep: dict[str, PutAway] = {}  # "weights", "adapters", "caches"
         for name in weights:  # in this order, in which they are read ahead
             if name in matrices:
@@ -80,7 +80,6 @@ class GpuExecutable:
         self._caches = CacheMemory.of(program, execution, device)
         with device.name:
             self._states = state_slots(program.states, limits.num_states)
-        dtype = self._dtype
         programs = [program] if adapted is None else [program, adapted]
         make = parts.make_kit
         self._kit = None if make is None else make(programs, execution, dtype, self._vectors, device)

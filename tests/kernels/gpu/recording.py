@@ -5,7 +5,7 @@ waits, numbers that the host reads from the device's memory, and memory that is 
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -56,6 +56,10 @@ class RecordingDevice(Device):
     @property
     def is_gpu(self) -> bool:
         return True
+
+    def current(self) -> AbstractContextManager[None]:
+        """There is no other device."""
+        return nullcontext()
 
     def claim(self, wanted: int) -> None:
         """There is no other process."""
