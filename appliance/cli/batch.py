@@ -1,11 +1,13 @@
-"""`appliance batch`: runs an OpenAI batch file on the planned engine, in this process."""
+"""`appliance batch`: runs an OpenAI batch file on the planned engine, in this process or on a Ray cluster."""
 
 import asyncio
 import sys
 import time
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -14,49 +16,87 @@ from appliance.batch.command import batch_files, batch_options
 from appliance.cli.arguments.work import BatchArguments
 from appliance.cli.own_logs import configure_own_logs
 from appliance.cli.progress import ProgressBar
-from appliance.cli.spec_target import spec_target
+from appliance.cli.spec_target import SpecTarget, spec_target
 from appliance.engine.messages import BootPhase
-from appliance.jobs.answerer import asgi_answerer
+from appliance.jobs.answerer import Answerer, asgi_answerer
 from appliance.jobs.progress import BatchProgress
-from appliance.jobs.runner import BatchFiles, BatchOptions, run_batch
+from appliance.jobs.runner import BatchFiles, run_batch
+from appliance.plan.ledger import AUTO
 from appliance.plan.prepare import prepare
 from appliance.plan.types import EnginePlan
 from appliance.server.process.inproc_api import inproc_api
+from appliance.spec import LoadedSpec, load_spec
+from appliance.spec.data import as_data
 
 TERMINAL_EVERY_S, LOG_EVERY_S = 0.2, 10.0
 
 
+class _Engines(NamedTuple):
+    """answer: answers a line. num_engines: among which lines are divided."""
+
+    answer: Answerer
+    plan: EnginePlan
+    num_engines: int = 1
+
+
 def run(arguments: BatchArguments) -> int:
     """Returns 0 if every line has an answer or an error; the files hold both."""
-    spec, overrides = spec_target(arguments.spec, arguments.overrides)
-    with ProgressBar() as bar:
-        prepared = prepare(spec, overrides, progress=bar)
-    plan = prepared.plan
-    configure_own_logs()
+    target = spec_target(arguments.spec, arguments.overrides)
+    loaded = load_spec(target.path, target.overrides)
     files = batch_files(
-        plan.batch,
-        Path(spec).parent,
+        as_data(loaded.spec.batch),
+        Path(target.path).parent,
         input_file=arguments.input_file,
         output_file=arguments.output_file,
         error_file=arguments.error_file,
     )
-    options = batch_options(
-        plan.batch,
-        order=arguments.order,
-        resume=arguments.resume,
-        max_concurrency=arguments.max_concurrency,
-    )
     shown = _ProgressLine(quiet=arguments.as_json)
-    progress = asyncio.run(_run(plan, files, options, shown))
+    configure_own_logs()
+    engines = _on_cluster(loaded, target, shown) if loaded.spec.batch.backend == "ray" else _here(target, shown)
+    progress = asyncio.run(_run(engines, arguments, files, shown))
     shown.end(progress)
     if arguments.as_json:
         print(msgspec.json.encode(_summary(progress, files)).decode())
     return ExitCode.OK
 
 
-async def _run(plan: EnginePlan, files: BatchFiles, options: BatchOptions, shown: "_ProgressLine") -> BatchProgress:
+async def _run(
+    running: AbstractAsyncContextManager[_Engines],
+    arguments: BatchArguments,
+    files: BatchFiles,
+    shown: "_ProgressLine",
+) -> BatchProgress:
+    async with running as engines:
+        planned = engines.plan.batch
+        options = batch_options(
+            planned,
+            order=arguments.order,
+            resume=arguments.resume,
+            max_concurrency=arguments.max_concurrency or planned["max_concurrency"] * engines.num_engines,
+        )
+        return await run_batch(files, options, engines.answer, shown.tick)
+
+
+@asynccontextmanager
+async def _here(target: SpecTarget, shown: "_ProgressLine") -> AsyncIterator[_Engines]:
+    """Loads the engine in this process."""
+    with ProgressBar() as bar:
+        plan = prepare(target.path, target.overrides, progress=bar).plan
     async with inproc_api(plan, shown.boot) as api:
-        return await run_batch(files, options, asgi_answerer(api), shown.tick)
+        yield _Engines(asgi_answerer(api), plan)
+
+
+@asynccontextmanager
+async def _on_cluster(loaded: LoadedSpec, target: SpecTarget, shown: "_ProgressLine") -> AsyncIterator[_Engines]:
+    """Has engines of a Ray cluster answer."""
+    from appliance.ray.batch import cluster_engines
+    from appliance.ray.node import NodeWork
+
+    wanted = loaded.spec.batch.num_replicas
+    work = NodeWork(text=loaded.text, file=str(Path(target.path).resolve()), overrides=target.overrides)
+    async with cluster_engines(work, None if wanted == AUTO else int(wanted)) as engines:
+        shown.say(f"{engines.num_engines} engines on {engines.num_nodes} nodes")
+        yield _Engines(engines.answer, engines.plan, engines.num_engines)
 
 
 def _summary(progress: BatchProgress, files: BatchFiles) -> dict[str, Any]:
@@ -79,6 +119,11 @@ class _ProgressLine:
     quiet: bool
     is_terminal: bool = field(default_factory=sys.stderr.isatty)
     shown_at: float = 0.0
+
+    def say(self, text: str) -> None:
+        """Shows a line that stays."""
+        if not self.quiet:
+            print(text, file=sys.stderr, flush=True)
 
     def boot(self, phase: BootPhase) -> None:
         if self.is_terminal and phase.total:

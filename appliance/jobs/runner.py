@@ -10,20 +10,15 @@ from typing import Literal
 import msgspec
 
 from appliance.base.errors import ApplianceError
-from appliance.jobs.answerer import Answerer, LineReply
+from appliance.jobs.answerer import Answerer
+from appliance.jobs.answering import answer_line
 from appliance.jobs.lines import BatchRequest, InputLine, LineError, parse, read_lines
-from appliance.jobs.output import ErrorCopies, GroupCommit, LineFailure, LineResponse, OutputFile, OutputLine
+from appliance.jobs.output import ErrorCopies, GroupCommit, OutputFile, OutputLine
 from appliance.jobs.progress import BatchProgress
 
 _HELD_PER_SLOT = 8  # answers that may wait for an earlier line, for each request in flight
-_OVERLOADED, _UNAVAILABLE = 429, 503
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 
 Tick = Callable[[BatchProgress], None]
-
-
-class BatchStoppedError(ApplianceError):
-    """The engine cannot go on. What is in the output stays; the next run does the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,15 +33,6 @@ class BatchOptions:
     order: Literal["input", "completion"] = "input"
     resume: bool = True
     max_concurrency: int = 16
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-
-
-class _Answered(msgspec.Struct):
-    usage: _Usage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,47 +174,7 @@ class _Run:
         self._tick(self._progress)
 
     async def _do(self, job: _Job) -> OutputLine:
-        request = job.request
-        if isinstance(request, LineError):
-            failure = LineFailure(request.code, str(request))
-            return OutputLine(job.line.key, request.custom_id, None, failure)
-        reply = await self._ask(request)
-        response = LineResponse(reply.status, reply.request_id, msgspec.Raw(reply.body))
-        self._count(reply)
-        failed = None if reply.status < 400 else LineFailure("request_failed", _reason(reply))
-        return OutputLine(job.line.key, request.custom_id, response, failed)
-
-    async def _ask(self, request: BatchRequest) -> LineReply:
-        """Asks again while the engine is full. Raises BatchStoppedError when it is gone."""
-        pause = _FIRST_PAUSE_S
-        while True:
-            reply = await self._answer(request.url, request.body)
-            if reply.status == _UNAVAILABLE:
-                raise BatchStoppedError(
-                    f"the batch stopped: {_reason(reply)}", hint="the same command goes on where it stopped"
-                )
-            if reply.status != _OVERLOADED:
-                return reply
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
-
-    def _count(self, reply: LineReply) -> None:
-        if reply.status < 400 and (usage := msgspec.json.decode(reply.body, type=_Answered).usage) is not None:
-            self._progress.prompt_tokens += usage.prompt_tokens
-            self._progress.completion_tokens += usage.completion_tokens
-
-
-class _ErrorText(msgspec.Struct):
-    message: str = ""
-
-
-class _ErrorBody(msgspec.Struct):
-    error: _ErrorText = msgspec.field(default_factory=_ErrorText)
-
-
-def _reason(reply: LineReply) -> str:
-    try:
-        message = msgspec.json.decode(reply.body, type=_ErrorBody).error.message
-    except msgspec.DecodeError:
-        message = ""
-    return message or f"status {reply.status}"
+        answered = await answer_line(job.line, job.request, self._answer)
+        self._progress.prompt_tokens += answered.prompt_tokens
+        self._progress.completion_tokens += answered.completion_tokens
+        return answered.line

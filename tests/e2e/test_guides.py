@@ -50,6 +50,7 @@ NOT_RUN = {
     "make quickstart": "it fetches a real model",
     "serve deploy": "Ray is not in this environment; tests/ray runs the file on a cluster",
     "serve status": "see serve deploy",
+    "appliance batch deployment.yaml -i requests.jsonl -o answers.jsonl --set batch.backend=ray": "as serve deploy",
     "make wheel": "it builds every processor level; the release pipeline runs it, and make wheel-check",
     "make quickstart-down": "see make quickstart",
     "python3.11 -m venv": "it makes another environment",

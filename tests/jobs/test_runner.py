@@ -9,8 +9,8 @@ import pytest
 from appliance.base.errors import ApplianceError
 from appliance.base.texts import MARK
 from appliance.jobs.answerer import LineReply
+from appliance.jobs.answering import BatchStoppedError
 from appliance.jobs.output import OutputFile
-from appliance.jobs.runner import BatchStoppedError
 from tests.jobs.work import echo, read, reply, request, run, write_input
 
 

@@ -12,9 +12,10 @@ from starlette.types import Receive, Scope, Send
 from appliance.base.errors import ApplianceError
 from appliance.base.log import fields, logger
 from appliance.jobs.answerer import Answerer, asgi_answerer
+from appliance.jobs.answering import BatchStoppedError
 from appliance.jobs.lines import ENDPOINTS
 from appliance.jobs.progress import BatchProgress
-from appliance.jobs.runner import BatchOptions, BatchStoppedError, run_batch
+from appliance.jobs.runner import BatchOptions, run_batch
 from appliance.server.batches.results import keep_results, problems_of, work_files
 from appliance.server.http.app import answer
 from appliance.server.http.callers import CALLER

@@ -51,6 +51,12 @@ class BatchSection(Section):
     max_concurrency: Auto[PositiveInt] = field(
         "auto", "Requests handed to the engine at the same time.", auto="twice max_num_seqs", apply="live"
     )
+    backend: Literal["local", "ray"] = field(
+        "local", "Where engines run: one in the process of the batch, or several on a Ray cluster.", apply="live"
+    )
+    num_replicas: Auto[PositiveInt] = field(
+        "auto", "Engines on the cluster, with backend ray.", auto="as many as its nodes have room for", apply="live"
+    )
     metrics: BatchMetricsSection = field(BatchMetricsSection, "A metrics listener.")
 
 
