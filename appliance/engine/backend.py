@@ -18,7 +18,6 @@ from appliance.engine.scripted import Script, ScriptedExecutable, scripted_model
 from appliance.kernels.binding import load_kernel_set, load_model_set
 from appliance.kernels.execution import Execution, ExecutionLimits, Graphs, Numerics, Placement
 from appliance.kernels.interface import Executable
-from appliance.kernels.ranks import RankView
 from appliance.kernels.reports import WeightsReport
 from appliance.kernels.stage_inputs import StageInputs
 from appliance.loading.model import LoadedModel, ReadWeights, load_model
@@ -65,7 +64,7 @@ def load_share(plan: EnginePlan, config: SchedulerConfig, share: Share | None, p
     progress("headers", 0, 1)
     facts, execution = planned_facts(plan), execution_of(plan, config)
     if share is not None:
-        placement = _placed(execution.placement, share.ranks)
+        placement = _placed(execution.placement, share.number)
         execution = replace(execution, ranks=share.ranks, stage=share.stage, placement=placement)
     loaded = _load(plan, facts, execution, progress)
     adapters = _adapters(plan, loaded, progress) if share is None or share.is_leader else None
@@ -145,9 +144,9 @@ def execution_of(plan: EnginePlan, config: SchedulerConfig) -> Execution:
     return Execution(limits, numerics, placement, Graphs(plan.graphs.decode_sizes, plan.graphs.token_sizes))
 
 
-def _placed(placement: Placement, ranks: RankView) -> Placement:
+def _placed(placement: Placement, rank: int) -> Placement:
     """Returns where a rank runs: each has a GPU of its own."""
-    return placement if placement.device == "cpu" else replace(placement, device=f"{placement.device}:{ranks.rank}")
+    return placement if placement.device == "cpu" else replace(placement, device=f"{placement.device}:{rank}")
 
 
 def _scripted(plan: EnginePlan, config: SchedulerConfig, progress: Progress) -> Backend:

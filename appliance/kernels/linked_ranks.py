@@ -27,9 +27,11 @@ class Rendezvous:
 
 
 class LinkedRanks:
-    """One rank's view of the group. num_waits: how often it has waited for the others, which tells who is late."""
+    """One rank's view of the group. num_waits: how often it has waited for the others, which tells who is late. stage:
+    of several groups that meet at one place, the number of this one."""
 
-    def __init__(self, rendezvous: Rendezvous, rank: int, num_ranks: int, timeout_s: float) -> None:
+    def __init__(self, rendezvous: Rendezvous, rank: int, num_ranks: int, timeout_s: float, *, stage: int = 0) -> None:
+        self.stage = stage
         self.rendezvous, self.rank, self.num_ranks, self.timeout_s = rendezvous, rank, num_ranks, timeout_s
         self.num_waits = 0
         self._has_failed = False

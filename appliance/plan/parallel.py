@@ -86,9 +86,6 @@ def share_program(program: PlannedProgram, parallel: ParallelPlan, ledger: Ledge
         path = "parallelism.tensor" if ranks > 1 else "parallelism.pipeline"
         message = f"the kernel set {kernels.name} runs one rank in this version, and {parallel.num_ranks} are asked for"
         ledger.refuse(path, RULE, message, allowed="1", hint=f"write {path.partition('.')[2]}: 1")
-    if parallel.pipeline > 1 and kernels.links_ranks:
-        message = f"stages share memory in this version, and the ranks of {kernels.name} share none"
-        ledger.refuse("parallelism.pipeline", RULE, message, allowed="1", hint="write pipeline: 1")
     program = _with_stages(program, parallel, ledger)
     if ranks == 1:
         return program

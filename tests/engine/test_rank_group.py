@@ -120,8 +120,9 @@ TENSOR, STAGES = ("parallelism.tensor=2",), ("parallelism.pipeline=2",)
 
 SHAPES = [
     *((case, TENSOR) for case in CASES),
-    *((case, STAGES) for case in CASES if TORCH not in case[1]),
+    *((case, STAGES) for case in CASES),
     (CASES[1], TENSOR + STAGES),
+    (CASES[-1], TENSOR + STAGES),
 ]
 
 

@@ -67,7 +67,6 @@ def test_steps_wait_for_each_other_only_where_they_must(spec: Path) -> None:
     [
         (("parallelism.pipeline=5",), "5 pipeline stages cannot share 4 layers"),
         (("parallelism.pipeline=2", "parallelism.layer_partition=[2, 1]"), "3 layers together, and the model has 4"),
-        (("parallelism.pipeline=2", "hardware.kernels.kernel_set=torch"), "stages share memory in this version"),
     ],
 )
 def test_refusals(spec: Path, overrides: tuple[str, ...], message: str) -> None:

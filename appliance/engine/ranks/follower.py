@@ -28,6 +28,7 @@ from appliance.engine.ranks.messages import (
     ToRank,
 )
 from appliance.engine.ranks.share import Share
+from appliance.engine.ranks.stage_links import FollowerLink
 from appliance.engine.ranks.stage_share import StageShare
 from appliance.engine.ranks.step_memory import StepMemory
 from appliance.engine.ranks.step_messages import step_of
@@ -130,6 +131,7 @@ def _serve(link: Link, first: Load) -> None:
     share = Share.told(first, config)
     if isinstance(share.ranks, LinkedRanks):
         link.beat(share.ranks)
+        share = share if share.stage is None else share._replace(mail=FollowerLink(link.say))
     loaded = load_share(first.plan, config, share, lambda *phase: link.say(Loading(*phase)))
     follower = Follower(StageShare(loaded.executable, share, loaded.stage, loaded.parts), share)
     link.say(Loaded(dict(loaded.executable.memory_bytes)))

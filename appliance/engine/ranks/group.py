@@ -22,6 +22,8 @@ from appliance.engine.ranks.messages import (
     CaptureGraph,
     CopyBlocks,
     DropAdapter,
+    HandedBack,
+    HandedOn,
     Prefault,
     PutAdapter,
     RunArrays,
@@ -30,6 +32,7 @@ from appliance.engine.ranks.messages import (
 )
 from appliance.engine.ranks.rank_process import RankProcess
 from appliance.engine.ranks.share import Share
+from appliance.engine.ranks.stage_links import LeaderLinks
 from appliance.engine.ranks.stage_share import StageShare
 from appliance.engine.ranks.step_messages import message_of
 from appliance.kernels.errors import StepError
@@ -50,7 +53,7 @@ from appliance.kernels.sampling import SampledBatch, SamplingBatch
 from appliance.plan.types import EnginePlan
 from appliance.program.work import OperatorWork
 
-_ALL = slice(None)
+_LOADING_SILENCE_S = 30.0  # of a rank that imports libraries, in which its other threads may stand still
 
 
 class RankFailedError(ApplianceError):
@@ -63,6 +66,11 @@ class Followers:
     def __init__(self, plan: EnginePlan, config: SchedulerConfig) -> None:
         """Starts them. Raises OSError if the system refuses processes or memory."""
         self._meeting, self.share = _meeting(plan, config)
+        self._num_beside = plan.parallel.tensor - 1
+        self.links: LeaderLinks | None = None  # to later stages, of ranks that share no memory
+        if isinstance(self.share.ranks, LinkedRanks) and plan.parallel.pipeline > 1:
+            self.links = LeaderLinks(plan.parallel.pipeline, self._send_to_stage, self.share.ranks)
+            self.share = self.share._replace(mail=self.links)
         self._when_failed: Callable[[str], None] = lambda reason: None
         self._is_over = threading.Event()
         self.processes: list[RankProcess] = []
@@ -70,7 +78,7 @@ class Followers:
         try:
             for rank in range(1, plan.parallel.num_ranks):
                 first, handle = self._meeting.load(plan, rank), StartedRank(self._meeting.passed, timeout_s)
-                self.processes.append(RankProcess(first, handle, self._failed))
+                self.processes.append(RankProcess(first, handle, self._failed, self._handed))
         except BaseException:
             self.kill()
             raise
@@ -110,11 +118,34 @@ class Followers:
                 return late(each.rank, ranks.timeout_s)
         return self.reason()
 
-    def send(self, message: ToRank, to: slice = _ALL) -> None:
-        """Sends to all ranks but the leader, or to some, of which rank 1 is the first."""
+    def send(self, message: ToRank) -> None:
+        """Sends to all ranks but the leader."""
+        self.send_beside(message)
+        self.send_behind(message)
+
+    def send_beside(self, message: ToRank) -> None:
+        """Sends to the other ranks of the leader's stage."""
         encoded = ENCODE(message)
-        for process in self.processes[to]:
+        for process in self.processes[: self._num_beside]:
             process.send(encoded)
+
+    def send_behind(self, message: ToRank) -> None:
+        """Sends to the ranks of later stages."""
+        if self.links is not None:
+            return self.links.tell(message)
+        encoded = ENCODE(message)
+        for process in self.processes[self._num_beside :]:
+            process.send(encoded)
+        return None
+
+    def _send_to_stage(self, stage: int, encoded: bytes) -> None:
+        tensor = self._num_beside + 1
+        for process in self.processes[stage * tensor - 1 : (stage + 1) * tensor - 1]:
+            process.send(encoded)
+
+    def _handed(self, rank: int, handed: HandedOn | HandedBack) -> None:
+        if self.links is not None:
+            self.links.heard(rank // (self._num_beside + 1), handed)
 
     def end(self) -> None:
         has_failed = self.share.ranks.has_failed
@@ -139,7 +170,8 @@ class Followers:
         while not self._is_over.wait(ranks.beat_interval_s):
             now = time.monotonic()
             for each in self.processes:
-                if each.reason is None and each.silence_s(now) > ranks.timeout_s:
+                patience_s = ranks.timeout_s if each.has_loaded else max(ranks.timeout_s, _LOADING_SILENCE_S)
+                if each.reason is None and each.silence_s(now) > patience_s:
                     each.lost(late(each.rank, ranks.timeout_s))
 
 
@@ -175,7 +207,7 @@ class RankGroup:
             return self._ran(inputs)
         if started is not None:
             self._ran(started)  # the others run it to its end
-        self._tell(inputs)
+        self._followers.send(self._told(inputs))
         return self._ran(inputs)
 
     @property
@@ -185,7 +217,7 @@ class RankGroup:
     def start(self, inputs: StepInputs) -> None:
         self.cancel()
         assert isinstance(self._own, Eager), "no rows begin early"
-        self._tell(inputs)
+        self._followers.send(self._told(inputs))
         try:
             self._own.start(inputs)
         except StepError:
@@ -277,14 +309,13 @@ class RankGroup:
             raise
         return cls(own, followers)
 
-    def _tell(self, inputs: StepInputs, to: slice = _ALL) -> RunStep | RunArrays:
+    def _told(self, inputs: StepInputs) -> RunStep | RunArrays:
+        """Returns the message of the next step. Raises RankFailedError if a rank ended."""
         if (reason := self._followers.reason()) is not None:
             raise RankFailedError(reason)
         self._number += 1
         steps = self._followers.share.steps
-        told = message_of(self._number, inputs) if steps is None else RunStep(self._number, steps.put(inputs))
-        self._followers.send(told, to)
-        return told
+        return message_of(self._number, inputs) if steps is None else RunStep(self._number, steps.put(inputs))
 
     def _ran(self, inputs: StepInputs) -> Logits:
         try:

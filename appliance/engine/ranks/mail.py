@@ -5,10 +5,27 @@ A place is written again only when the step that used it has ended in every stag
 
 import mmap
 import time
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from appliance.kernels.interface import StepInputs
 from appliance.kernels.ranks import RankError, Ranks, SharedMemory, pages
+
+
+class Handing(Protocol):
+    """What the rank of a stage has of the others, for steps by their numbers."""
+
+    def given(self, number: int, inputs: StepInputs) -> np.ndarray | None:
+        """Returns what the stage before handed on, f32 [T, W]; None in the first stage. Raises RankError if it does not
+        come."""
+
+    def hand_on(self, number: int, rows: np.ndarray) -> None:
+        """Gives the next stage its rows, f32 [T, W]."""
+
+    def hand_back(self, number: int, logits: np.ndarray, kept: np.ndarray | None) -> None:
+        """Gives the leader the logits, f32 [R, V], and the rows that the model keeps for a drafting head."""
+
 
 _LINE = 64
 _SPINS = 200  # looks at the line before a rank gives its core away
@@ -55,3 +72,29 @@ class Mail:
             self._rows_map = self._memory.map(self._offset + pages(self._places * _LINE), self._places * size)
         at = number % self._places * size
         return np.frombuffer(self._rows_map, np.float32, rows * width, at).reshape(rows, width)
+
+
+class StageMail(NamedTuple):
+    """The mail of a stage. before: from the stage before, None in the first one. after: to the one behind. logits and
+    kept: from the last stage to the leader; the latter only if the model keeps rows."""
+
+    before: Mail | None
+    after: Mail
+    logits: Mail
+    kept: Mail | None
+
+    def given(self, number: int, inputs: StepInputs) -> np.ndarray | None:
+        return None if self.before is None else self.before.take(number)
+
+    def hand_on(self, number: int, rows: np.ndarray) -> None:
+        self.after.put(number, rows)
+
+    def hand_back(self, number: int, logits: np.ndarray, kept: np.ndarray | None) -> None:
+        if kept is not None and self.kept is not None:
+            self.kept.put(number, kept)
+        self.logits.put(number, logits)
+
+    def take_back(self, number: int) -> tuple[np.ndarray, np.ndarray | None]:
+        """Waits in the leader for what the last stage hands back. Raises RankError if it does not come."""
+        kept = None if self.kept is None else self.kept.take(number)
+        return self.logits.take(number), kept

@@ -127,7 +127,22 @@ class RankEnded(msgspec.Struct, frozen=True, tag=True):
     blames_other: bool = False
 
 
-FromRank = Loading | Loaded | Beat | RankEnded
+class HandedOn(msgspec.Struct, frozen=True, tag=True):
+    """What a stage hands on of a step, where ranks share no memory: the leader passes it to the next."""
+
+    number: int
+    rows: Array
+
+
+class HandedBack(msgspec.Struct, frozen=True, tag=True):
+    """What the last stage gives the leader of a step."""
+
+    number: int
+    logits: Array
+    kept: Array | None = None
+
+
+FromRank = Loading | Loaded | Beat | HandedOn | HandedBack | RankEnded
 
 TO_RANK = msgspec.msgpack.Decoder(ToRank)
 FROM_RANK = msgspec.msgpack.Decoder(FromRank)

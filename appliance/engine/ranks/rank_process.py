@@ -7,7 +7,19 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 
 from appliance.engine.ranks.handles import RankHandle, RankStartError
-from appliance.engine.ranks.messages import ENCODE, FROM_RANK, Beat, Close, FromRank, Load, Loaded, Loading, RankEnded
+from appliance.engine.ranks.messages import (
+    ENCODE,
+    FROM_RANK,
+    Beat,
+    Close,
+    FromRank,
+    HandedBack,
+    HandedOn,
+    Load,
+    Loaded,
+    Loading,
+    RankEnded,
+)
 
 _END_WAIT_S = 5.0  # for a rank that was asked to end
 
@@ -15,8 +27,16 @@ _END_WAIT_S = 5.0  # for a rank that was asked to end
 class RankProcess:
     """One rank. `failed` is called from another thread when it ends unasked."""
 
-    def __init__(self, first: Load, handle: RankHandle, failed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        first: Load,
+        handle: RankHandle,
+        failed: Callable[[], None],
+        handed: Callable[[int, HandedOn | HandedBack], None],
+    ) -> None:
+        """handed: is called from another thread with the rank and what its stage hands on."""
         self.rank = first.rank
+        self._handed = handed
         self._handle, self._failed = handle, failed
         self._connection: Connection | None = None
         self._reason: str | None = None
@@ -54,6 +74,11 @@ class RankProcess:
                 progress(f"rank {self.rank}: {phase}", done, total)
                 self._answers.wait(0.2)
             return self._loaded
+
+    @property
+    def has_loaded(self) -> bool:
+        """It can run steps."""
+        return self._loaded is not None
 
     @property
     def reason(self) -> str | None:
@@ -120,6 +145,8 @@ class RankProcess:
         return None
 
     def _hear(self, answer: FromRank) -> None:
+        if isinstance(answer, HandedOn | HandedBack):
+            return self._handed(self.rank, answer)
         with self._answers:
             match answer:
                 case Loading():
@@ -133,6 +160,7 @@ class RankProcess:
                 case RankEnded():
                     self._error = answer
             self._answers.notify_all()
+        return None
 
 
 def end_with_leader(alive: int) -> None:

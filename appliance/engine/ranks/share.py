@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, Self
 
 from appliance.engine.core.config import SchedulerConfig
-from appliance.engine.ranks.mail import Mail
+from appliance.engine.ranks.mail import Handing, Mail, StageMail
 from appliance.engine.ranks.messages import Load
 from appliance.engine.ranks.step_memory import StepMemory, step_bytes
 from appliance.kernels.linked_ranks import LinkedRanks, Rendezvous
@@ -16,28 +16,24 @@ Parts = Mapping[str, tuple[int, int]]  # the rows of logical weights that a rank
 _REGION = 1 << 36  # of addresses in the memory, most of which nobody touches: for each stage, and for each mail
 
 
-class StageMail(NamedTuple):
-    """The mail of a stage. before: from the stage before, None in the first one. after: to the one behind. logits and
-    kept: from the last stage to the leader; the latter only if the model keeps rows for a drafting head."""
-
-    before: Mail | None
-    after: Mail
-    logits: Mail
-    kept: Mail | None
-
-
 class Share(NamedTuple):
     """ranks: of the stage, for the kernel set. steps: the arrays of steps; None where they come as messages. stage and
-    mail: None if there is one stage."""
+    mail: None if there is one stage. keeps: the model keeps rows for a drafting head."""
 
     ranks: RankView
     steps: StepMemory | None
     stage: Stage | None = None
-    mail: StageMail | None = None
+    mail: Handing | None = None
+    keeps: bool = False
+
+    @property
+    def number(self) -> int:
+        """The rank's number among those of all stages."""
+        return self.ranks.rank + (0 if self.stage is None else self.stage.number * self.ranks.num_ranks)
 
     @property
     def is_leader(self) -> bool:
-        return self.ranks.rank == 0 and (self.stage is None or self.stage.number == 0)
+        return self.number == 0
 
     @classmethod
     def of(cls, plan: EnginePlan, config: SchedulerConfig, rank: int, memory: SharedMemory | int) -> Self:
@@ -61,13 +57,17 @@ class Share(NamedTuple):
         most_rows = config.max_num_sampled
         kept = None if plan.model.kept_layers is None else mail(last + 1, max(tokens, most_rows))
         mails = StageMail(between, mail(number, tokens), mail(last, most_rows), kept)
-        return cls(ranks, steps, Stage(number, parallel.layers), mails)
+        return cls(ranks, steps, Stage(number, parallel.layers), mails, kept is not None)
 
     @classmethod
     def linked(cls, plan: EnginePlan, rank: int, rendezvous: Rendezvous) -> Self:
-        """Returns that of a rank that shares no memory."""
+        """Returns that of a rank that shares no memory; how its stage hands on is told to it with its connection."""
         parallel = plan.parallel
-        return cls(LinkedRanks(rendezvous, rank, parallel.tensor, parallel.distributed_timeout_s), None)
+        number, own = divmod(rank, parallel.tensor)
+        ranks = LinkedRanks(rendezvous, own, parallel.tensor, parallel.distributed_timeout_s, stage=number)
+        if parallel.pipeline == 1:
+            return cls(ranks, None)
+        return cls(ranks, None, Stage(number, parallel.layers), keeps=plan.model.kept_layers is not None)
 
     @classmethod
     def told(cls, first: Load, config: SchedulerConfig, host: str = "127.0.0.1") -> Self:

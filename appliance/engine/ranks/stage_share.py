@@ -16,15 +16,14 @@ class StageShare:
     def __init__(self, executable: Executable, share: Share, sees: StageInputs | None, parts: Parts) -> None:
         """sees: None if there is one stage."""
         self.executable, self._parts = executable, parts
-        self._sees, self._stage, self._mail = sees, share.stage, share.mail
+        self._sees, self._stage, self._mail, self._keeps = sees, share.stage, share.mail, share.keeps
         self._hands_on = share.ranks.rank == 0  # the ranks of a stage all know what it keeps
 
     def run(self, number: int, inputs: StepInputs) -> Logits:
         """Runs the rank's share of step `number`. Raises like Executable.run, and RankError."""
         if self._sees is None or self._mail is None:
             return self.executable.run(inputs)
-        given = None if self._mail.before is None else self._mail.before.take(number)
-        logits = self.executable.run(self._sees.of(inputs, given))
+        logits = self.executable.run(self._sees.of(inputs, self._mail.given(number, inputs)))
         if self._hands_on:
             self._hand_on(number, logits)
         return logits
@@ -55,13 +54,13 @@ class StageShare:
         assert self._mail is not None, "there are several stages"
         assert self._stage is not None, "there are several stages"
         if not self._stage.is_last:
-            assert isinstance(self.executable, Keeping), "what a stage keeps is what it hands on"
-            self._mail.after.put(number, self.executable.kept())
-            return
-        if self._mail.kept is not None:
-            assert isinstance(self.executable, Keeping), "the plan keeps rows"
-            self._mail.kept.put(number, self.executable.kept())
-        self._mail.logits.put(number, host_rows(logits))
+            self._mail.hand_on(number, self._kept())
+        else:
+            self._mail.hand_back(number, host_rows(logits), self._kept() if self._keeps else None)
+
+    def _kept(self) -> np.ndarray:
+        assert isinstance(self.executable, Keeping), "its program keeps rows"
+        return self.executable.kept()
 
 
 def host_rows(logits: Logits) -> np.ndarray:

@@ -3,7 +3,8 @@
 import numpy as np
 
 from appliance.engine.ranks.group import RankGroup
-from appliance.engine.ranks.share import StageMail
+from appliance.engine.ranks.mail import StageMail
+from appliance.engine.ranks.stage_links import LeaderLinks
 from appliance.kernels.interface import StepInputs
 from appliance.kernels.logits import HostLogits, Logits
 from appliance.kernels.ranks import RankError
@@ -29,26 +30,21 @@ class StagedGroup(RankGroup):
         return self.finish(self.begin(inputs))
 
     def begin(self, inputs: StepInputs) -> int:
-        beside = self._followers.share.ranks.num_ranks - 1  # the others of the leader's stage
-        told = self._tell(inputs, slice(0, beside))
+        told = self._told(inputs)
+        self._followers.send_beside(told)
         self._ran(inputs)
-        self._followers.send(told, slice(beside, None))
+        self._followers.send_behind(told)
         return told.number
 
     def finish(self, number: int) -> Logits:
+        mail = self._followers.share.mail
+        assert isinstance(mail, StageMail | LeaderLinks), "the plan has stages"
         try:
-            if self._mail.kept is not None:
-                self._last_kept = self._mail.kept.take(number)
-            return HostLogits(self._mail.logits.take(number))
+            logits, self._last_kept = mail.take_back(number)
         except RankError as error:
             raise self._lost(error) from error
+        return HostLogits(logits)
 
     def kept(self) -> np.ndarray:
         assert self._last_kept is not None, "the program keeps rows"
         return self._last_kept
-
-    @property
-    def _mail(self) -> StageMail:
-        mail = self._followers.share.mail
-        assert mail is not None, "the plan has stages"
-        return mail

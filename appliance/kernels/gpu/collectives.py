@@ -94,7 +94,7 @@ class Collectives:
     def _joined(self) -> Group:
         """Returns the group, once all ranks are there."""
         ranks, timeout = self._ranks, timedelta(seconds=self._ranks.timeout_s)
-        store = _store(ranks, timeout)
+        store = _c10d.PrefixStore(f"stage {ranks.stage}", _store(ranks, timeout))
         if not self._device.is_gpu:
             options = _c10d.ProcessGroupGloo._Options()
             options._timeout, options._threads = timeout, 1
@@ -112,7 +112,7 @@ def collectives_of(
 ) -> Collectives | None:
     """Returns what the rank of an execution exchanges columns by; None where there is one rank."""
     ranks = execution.ranks
-    if ranks is None:
+    if ranks is None or ranks.num_ranks == 1:
         return None
     assert isinstance(ranks, LinkedRanks), "ranks of a set on torch share no memory"
     return Collectives(ranks, device, gather_bytes(program, step_limits(execution.limits), dtype.itemsize))

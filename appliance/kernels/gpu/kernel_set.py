@@ -33,7 +33,7 @@ from appliance.kernels.gpu.sleeping import PutAway, refill, release, tensors_of
 from appliance.kernels.gpu.step import BoundModel, DeviceStep
 from appliance.kernels.interface import GraphReport, StepInputs, WeightChange
 from appliance.kernels.layout import CanonicalWeight
-from appliance.kernels.logits import Logits
+from appliance.kernels.logits import HostLogits, Logits
 from appliance.kernels.packed_cache import PackedCache
 from appliance.kernels.reference.moving import TensorMover
 from appliance.kernels.reference.states import state_slots
@@ -236,6 +236,8 @@ class GpuExecutable:
     @on_device
     @torch.inference_mode()
     def begin_sampling(self, logits: Logits, batch: SamplingBatch) -> DeviceSample:
+        if isinstance(logits, HostLogits):  # of a stage that another rank runs
+            logits = DeviceLogits(self._device.upload(logits.values), is_in_place=False)
         assert isinstance(logits, DeviceLogits), "logits are those of this executable"
         return self._sampler.begin(logits.values, batch, is_in_place=logits.is_in_place)
 
