@@ -35,6 +35,7 @@ from appliance.plan.types import EnginePlan, ModelPlan
 LOCK_WAIT_S = 600.0
 _HOW = {
     "reload": ", changed as it runs,",
+    "rolling": ", its engines replaced one after the other,",
     "beside": ", in place of the one before, which served until then,",
     "in place": ", after the one before had ended,",
 }

@@ -31,6 +31,12 @@ def reload(process: ProcessId, home: Generation, plan: Path, patience_s: float =
     _tell(process, home, Reload(_new_id(), str(plan)), patience_s)
 
 
+def roll(process: ProcessId, home: Generation, plan: Path, within_s: float, *, is_gated: bool) -> None:
+    """Returns when all replicas of the server have the new plan, which each began anew with. Raises ApplyError with its
+    reason; the old plan then holds, and replicas that had the new one have gone back."""
+    _tell(process, home, Reload(_new_id(), str(plan), within_s, is_gated), 2 * within_s + ANSWER_S)
+
+
 def retire(process: ProcessId, home: Generation) -> None:
     """Returns when the server accepts no more connections. It ends by itself. Raises ApplyError."""
     _tell(process, home, RetireCommand(_new_id()))

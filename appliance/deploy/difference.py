@@ -6,6 +6,7 @@ from typing import Any
 
 from appliance.deploy.follow import EventReader
 from appliance.deploy.reconcile import Action, Observation, Verb, reconcile
+from appliance.deploy.rolling import can_roll
 from appliance.deploy.room import has_room
 from appliance.deploy.start_events import STATUS_FILE
 from appliance.deploy.state import DeploymentState
@@ -18,6 +19,7 @@ _HOW = {
     "kept": "nothing to do",
     "start": "a server starts",
     "reload": "the running server takes the new plan; engine, cache and open streams stay",
+    "rolling": "the replicas start anew with the new plan, one after the other, while the others serve",
     "beside": "a new server starts beside the running one and takes its socket over",
     "in place": "memory does not hold two engines: the running server ends first, and connections wait for the new one",
     "replace": "the running server, which takes no requests, is ended, and a new one starts",
@@ -61,7 +63,7 @@ def difference(
     actions = reconcile(seen, wanted)
     current = seen.current
     before = state.generation(current.generation).spec_data() if current is not None else None
-    how = _how(actions, wanted)
+    how = _how(actions, seen.plan, wanted)
     return PendingChanges(
         name=state.name,
         generation=current.generation if current is not None else 0,
@@ -99,7 +101,7 @@ def _is_section(path: str) -> bool:
     return found is not None and found.child is not None
 
 
-def _how(actions: tuple[Action, ...], wanted: EnginePlan) -> str:
+def _how(actions: tuple[Action, ...], running: EnginePlan | None, wanted: EnginePlan) -> str:
     match [action.verb for action in actions]:
         case [Verb.KEEP] | [Verb.WAIT]:
             return "kept"
@@ -108,6 +110,8 @@ def _how(actions: tuple[Action, ...], wanted: EnginePlan) -> str:
         case [Verb.RELOAD]:
             return "reload"
         case [Verb.SWAP]:
+            if running is not None and can_roll(running, actions[0].changes):
+                return "rolling"
             return "beside" if has_room(wanted) else "in place"
         case _:
             return "replace"

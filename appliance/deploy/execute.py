@@ -15,6 +15,7 @@ from appliance.deploy.observe import observe
 from appliance.deploy.phases import Phase, PhaseClock
 from appliance.deploy.process import terminate
 from appliance.deploy.reconcile import Action, Observation, Readiness, Verb, reconcile
+from appliance.deploy.rolling import can_roll
 from appliance.deploy.room import has_room
 from appliance.deploy.starting import END_MARGIN_S, ServerStart, Starter, StartReporter, describe
 from appliance.deploy.state import KILLED, CurrentState, DeploymentState, Generation, Result
@@ -42,7 +43,7 @@ class DesiredState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyResult:
-    """`how`: kept, start, reload, beside, in place."""
+    """`how`: kept, start, reload, rolling, beside, in place."""
 
     is_changed: bool
     how: str
@@ -101,10 +102,10 @@ class Applier:
         generation = self.state.new_generation(
             wanted.plan, wanted.spec_text, wanted.spec_data, wanted.overrides, wanted.spec_file
         )
-        how = self._how(action, wanted.plan)
+        how = self._how(action, wanted.plan, seen)
         before = seen.current.generation if seen.current is not None else 0
         began = self.clock()
-        is_gated = how in ("beside", "in place") and not wanted.rollback_of
+        is_gated = how in ("beside", "in place", "rolling") and not wanted.rollback_of
         start = ServerStart(generation, wanted.plan, wanted.spec_file, is_gated=is_gated)
         reason = ""
         try:
@@ -137,26 +138,27 @@ class Applier:
         except OSError as error:
             self.reporter.warning(f"the result of generation {generation.number} was not written: {error.strerror}")
 
-    def _how(self, action: Action, plan: EnginePlan) -> str:
+    def _how(self, action: Action, plan: EnginePlan, seen: Observation) -> str:
         if action.verb is Verb.SWAP:
+            if seen.plan is not None and can_roll(seen.plan, action.changes):
+                return "rolling"
             return "beside" if self.has_room(plan) else "in place"
         return action.verb.value
 
     def _run(self, how: str, start: ServerStart, seen: Observation) -> CurrentState:
         if how == "start" or seen.current is None or seen.plan is None:
             return self._swapper.start(start)
-        if how == "reload":
-            return self._reload(start, seen.current)
+        if how in ("reload", "rolling"):
+            return self._reload(start, seen.current, rolls=how == "rolling")
         old = Running(seen.current, seen.plan)
         return self._swapper.beside(old, start) if how == "beside" else self._swapper.in_place(old, start)
 
-    def _reload(self, start: ServerStart, current: CurrentState) -> CurrentState:
+    def _reload(self, start: ServerStart, current: CurrentState, *, rolls: bool) -> CurrentState:
         """Until the server has answered it is written down that it may follow either plan."""
-        self._begin("reload")
+        self._begin("replace engines" if rolls else "reload")
         self.state.write_current(msgspec.structs.replace(current, pending=start.generation.number))
         try:
-            patience_s = max(control.ANSWER_S, self.timeout_s)
-            control.reload(current.process, self._home(current), start.generation.plan_path, patience_s)
+            self._tell_server(start, current, rolls=rolls)
         except ControlRefusedError:
             self.state.write_current(msgspec.structs.replace(current, pending=0))
             raise
@@ -169,6 +171,14 @@ class Applier:
         except ApplyError as error:  # the next apply tells the server once more
             self.reporter.warning(str(error))
         return new
+
+    def _tell_server(self, start: ServerStart, current: CurrentState, *, rolls: bool) -> None:
+        home, path = self._home(current), start.generation.plan_path
+        if rolls:
+            within_s = self.timeout_s * start.plan.parallel.replicas
+            control.roll(current.process, home, path, within_s, is_gated=start.is_gated)
+        else:
+            control.reload(current.process, home, path, max(control.ANSWER_S, self.timeout_s))
 
     def _wait(self, current: CurrentState) -> CurrentState:
         try:

@@ -76,5 +76,5 @@ class SeenPrefixes(Generic[ReplicaT]):
             if (replica := self._seen.get(piece)) is not None
         }
         names = list(loads)
-        number = choose([Candidate(num_known=seen.get(each, 0), num_sequences=loads[each]) for each in names])
+        number = choose([Candidate(worth=seen.get(each, 0), num_sequences=loads[each]) for each in names])
         return names[number]

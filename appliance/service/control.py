@@ -11,10 +11,15 @@ CONTROL_FILE = "control.json"
 
 
 class Reload(msgspec.Struct, frozen=True, tag="reload"):
-    """Take this plan, which differs only in what is live."""
+    """Take this plan, which differs only in what is live, or, with replicas, in what each of them can start anew with.
+
+    within_s: for that, then those that had started go back. is_gated: each has to keep the targets of the plan first,
+    where that has a gate."""
 
     id: str
     plan: str
+    within_s: float | None = None
+    is_gated: bool = False
 
 
 class Handover(msgspec.Struct, frozen=True, tag="handover"):

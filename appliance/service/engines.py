@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 from appliance.engine.messages import EngineEvent
@@ -11,6 +12,7 @@ from appliance.service.engine_spawn import SpawnedEngine
 from appliance.service.health import EngineHealth, Health
 from appliance.service.metrics import ServiceMetrics
 from appliance.service.replicas.replica_set import ReplicaSet
+from appliance.service.rolling import RollRules
 from appliance.service.service_client import ServiceClient
 from appliance.service.supervisor import EnginePaths, Supervisor
 
@@ -35,6 +37,8 @@ class EngineService(Protocol):
     def use_plan(self, plan: EnginePlan) -> None: ...
 
     async def change_adapters(self, plan: EnginePlan) -> None: ...
+
+    async def roll(self, plan: EnginePlan, path: Path, rules: RollRules) -> None: ...
 
     def drain(self) -> None: ...
 

@@ -34,6 +34,7 @@ from appliance.service.intake import DRAINING, OPEN, Intake, failed
 from appliance.service.life_signs import LifeSigns
 from appliance.service.link import SocketLink
 from appliance.service.restart import RestartRule
+from appliance.service.rolling import RollRules
 
 _log = logger("service")
 _LOOK_EVERY_S = 0.25  # at the heartbeat
@@ -158,6 +159,10 @@ class Supervisor:
         self._written.append(path)
         while len(self._written) > _KEPT_PLANS:
             self._written.pop(0).unlink(missing_ok=True)
+
+    async def roll(self, plan: EnginePlan, path: Path, rules: RollRules) -> None:
+        """Raises ApplianceError: an engine alone cannot be replaced while it serves."""
+        raise ApplianceError("the plan is for another engine, which needs a new server")
 
     async def settled(self) -> Health:
         """Waits until the engine is ready or given up for the first time."""

@@ -46,7 +46,7 @@ def _closing(send: Send) -> Send:
 class Changeable(Protocol):
     """Changes that a server accepts. Each raises ApplianceError when it cannot, and then nothing has changed."""
 
-    async def reload(self, path: Path) -> None:
+    async def reload(self, command: Reload) -> None:
         """Raises OSError, msgspec.DecodeError as well."""
 
     def retire(self) -> None: ...
@@ -78,7 +78,7 @@ class Control:
         try:
             match command:
                 case Reload():
-                    await self.server.reload(Path(command.plan))
+                    await self.server.reload(command)
                 case Handover():
                     await asyncio.to_thread(_send_listener, self.listener, command.to)
                 case _:

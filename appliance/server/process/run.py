@@ -141,7 +141,7 @@ class _Server:
         config.load()
         config.ssl = certificates.context if certificates is not None else None
         server = QuietServer(config)
-        running = self._running = RunningServer(state, supervisor, server, app, certificates)
+        running = self._running = RunningServer(state, supervisor, server, app, certificates, self._plan_path.resolve())
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, running.terminate)

@@ -23,6 +23,10 @@ from appliance.server.process.live import LiveApp
 from appliance.server.state import ServerState, with_plan
 from appliance.service.adapter_sets import AdapterChange, AdapterSetError, changed_set
 from appliance.service.client import AdmissionLimits
+from appliance.service.control import Reload
+from appliance.service.health import EngineHealth
+from appliance.service.rolling import Check, RollRules
+from appliance.service.slo_gate import check_gate
 
 _LOOK_EVERY_S = 0.05  # while draining
 _LINGER_S = 1.0  # after another server listens: for requests on connections that were accepted here
@@ -35,6 +39,10 @@ class EngineKeeper(Protocol):
 
     async def change_adapters(self, plan: EnginePlan) -> None:
         """Makes the engine serve the adapters of a plan. Raises ApplianceError; then those before are served."""
+
+    async def roll(self, plan: EnginePlan, path: Path, rules: RollRules) -> None:
+        """Replaces the engines one after the other by those of a plan. Raises ApplianceError; then those before are
+        there, or come back."""
 
     def drain(self) -> None:
         """No new requests from now on; open ones go on."""
@@ -50,10 +58,13 @@ class RunningServer:
         server: uvicorn.Server,
         app: LiveApp,
         certificates: Certificates | None = None,
+        plan_path: Path = Path(),
     ) -> None:
+        """plan_path: of the plan that the engines have."""
         self.is_shared = False  # our socket, with the server that replaces us
         self.state = state  # of the newest plan
         self._supervisor = supervisor
+        self._plan_path = plan_path
         self._server = server
         self._app = app
         self._certificates = certificates
@@ -61,9 +72,30 @@ class RunningServer:
         self._ending: asyncio.Task[None] | None = None
         self._changing = asyncio.Lock()  # one change of the plan at a time
 
-    async def reload(self, path: Path) -> None:
-        """`change_to` the plan at `path`. Raises OSError, msgspec.DecodeError as well."""
-        await self.change_to(lambda plan: msgspec.json.decode(path.read_bytes(), type=EnginePlan))
+    async def reload(self, command: Reload) -> None:
+        """`change_to` the plan of the command, and `roll` where it is for other engines. Raises OSError,
+        msgspec.DecodeError as well."""
+        path = Path(command.plan).resolve()
+        plan = msgspec.json.decode(path.read_bytes(), type=EnginePlan)
+        if plan.engine_sha256 == self.state.plan.engine_sha256:
+            await self.change_to(lambda _: plan)
+        else:
+            await self.roll(plan, path, RollRules(command.within_s, _check_of(self.state, plan, command)))
+
+    async def roll(self, plan: EnginePlan, path: Path, rules: RollRules) -> None:
+        """Replaces the engines one after the other, and answers new requests by the plan once all are replaced. Raises
+        ApplianceError when this server's engines cannot be, or one fails; then the present plan holds."""
+        async with self._changing:
+            old, old_path = self.state.plan, self._plan_path
+            if plan.adapters_sha256 != old.adapters_sha256 or plan.model.path != old.model.path:
+                raise ApplianceError("engines of another model, or with other adapters, need a new server")
+            await self._supervisor.roll(plan, path, rules)
+            try:
+                self._use(plan)
+            except BaseException:
+                await self._supervisor.roll(old, old_path, RollRules())
+                raise
+            self._plan_path = path
 
     async def change_to(self, changed: Callable[[EnginePlan], EnginePlan]) -> None:
         """Answers new requests by the plan that `changed` makes of the present one. Where it has other adapters, the
@@ -95,8 +127,12 @@ class RunningServer:
     def use_plan(self, plan: EnginePlan) -> None:
         """Answers new requests by this plan, whose adapters the engine serves already. Raises ApplianceError when it
         needs more than a live change."""
+        check_same_engine(self.state.plan, plan)
+        self._use(plan)
+
+    def _use(self, plan: EnginePlan) -> None:
+        """Does what use_plan does, for engines that have the plan already."""
         old = self.state
-        check_same_engine(old.plan, plan)
         tls = plan.serving.listen.tls
         loaded = load_certificates(tls) if tls is not None and self._certificates is not None else None
         policy = old.client.policy
@@ -157,6 +193,18 @@ class RunningServer:
         """Fails what is open, and ends."""
         self.state.client.fail_all("the server is shutting down")
         self._server.should_exit = True
+
+
+def _check_of(state: ServerState, plan: EnginePlan, command: Reload) -> Check | None:
+    """Returns what tries each new engine, where the command and the plan ask for it."""
+    gate = plan.serving.gate if command.is_gated else None
+    if gate is None:
+        return None
+
+    async def check(endpoint: str, health: EngineHealth) -> None:
+        await check_gate(plan, gate, endpoint, state.client.text, health)
+
+    return check
 
 
 def check_same_engine(old: EnginePlan, new: EnginePlan) -> None:

@@ -1,5 +1,8 @@
 """The engine as a worker sees it: its own link to it, and what the keeper says of its health."""
 
+from pathlib import Path
+
+from appliance.base.errors import ApplianceError
 from appliance.engine.messages import EngineEvent, Heartbeat, Hello
 from appliance.plan.types import EnginePlan
 from appliance.server.workers.messages import EngineNow
@@ -7,6 +10,7 @@ from appliance.service.client import EngineClient
 from appliance.service.health import EngineState, Health
 from appliance.service.intake import DRAINING, OPEN, STARTING, failed
 from appliance.service.link import SocketLink
+from appliance.service.rolling import RollRules
 
 _SERVING = (EngineState.READY, EngineState.DRAINING)
 _DRAINED = "the server is shutting down"
@@ -48,6 +52,10 @@ class EngineSide:
 
     async def change_adapters(self, plan: EnginePlan) -> None:
         """The keeper tells the engine, before it tells the workers."""
+
+    async def roll(self, plan: EnginePlan, path: Path, rules: RollRules) -> None:
+        """Raises ApplianceError: engines are the keeper's."""
+        raise ApplianceError("the plan is for another engine, which needs a new server")
 
     def drain(self) -> None:
         """No new requests from now on; open ones go on."""

@@ -40,6 +40,7 @@ from appliance.server.workers.messages import (
 from appliance.server.workers.page import SharedPage
 from appliance.service.adapter_sets import AdapterSetError, Problem, changed_set
 from appliance.service.client import AdmissionLimits, EngineClient
+from appliance.service.control import Reload
 from appliance.service.engine_spawn import SpawnedEngine, sockets_beside
 from appliance.service.errors import RequestFailedError
 from appliance.service.health import EngineState, Health
@@ -111,10 +112,11 @@ class Keeper:
         self._is_shared = False  # our socket, with the server that replaces us
         self._ending: float | None = None  # when what is left is killed
         self._metrics = ServiceMetrics(plan.model.served_names[0])
-        self._client = EngineClient(AdmissionLimits(plan.scheduler.max_num_seqs, None), self._metrics.of_engine())
+        self._figures = self._metrics.of_engine(plan.parallel.first_replica)
+        self._client = EngineClient(AdmissionLimits(plan.scheduler.max_num_seqs, None), self._figures)
         self._supervisor = Supervisor(
-            plan, paths, self._client, metrics=self._metrics.of_engine(), listener=self._on_event,
-            command=engine_command, first=engine,
+            plan, paths, self._client, metrics=self._figures, listener=self._on_event,
+            command=engine_command, first=engine, replica=plan.parallel.first_replica,
         )  # fmt: skip
         count = plan.serving.api_servers
         self._page = SharedPage.make(paths.sockets / "page", count)
@@ -156,10 +158,11 @@ class Keeper:
         self._is_shared = True
         self._begin_to_end(Retire())
 
-    async def reload(self, path: Path) -> None:
+    async def reload(self, command: Reload) -> None:
         """All take the plan, or none does: those that had taken it go back. Where it has other adapters, the engine
         serves them first."""
         async with self._changing:
+            path = Path(command.plan)
             plan = msgspec.json.decode(path.read_bytes(), type=EnginePlan)
             await self._change_to(plan, path.resolve())
 
@@ -244,7 +247,7 @@ class Keeper:
         await asyncio.gather(*[member.count(_COUNT_WITHIN_S) for member in self._members])
         with suppress(TimeoutError, RequestFailedError):  # the figures before stand while the engine is away
             stats = await asyncio.wait_for(self._client.call("stats"), _COUNT_WITHIN_S)
-            self._metrics.of_engine().note(msgspec.msgpack.decode(stats, type=EngineStats))
+            self._figures.note(msgspec.msgpack.decode(stats, type=EngineStats))
 
     async def _tell_totals(self, member: Member, number: int) -> None:
         await self._count()

@@ -167,7 +167,9 @@ class _Worker:
         certificates = Certificates(tls) if tls is not None else None
         metrics = ServiceMetrics(plan.model.served_names[0], has_engine=False)
         page = SharedPage(place.page, place.index, place.count)
-        client = EngineClient(AdmissionLimits.of(plan.scheduler), metrics.of_engine(), neighbours=page)
+        client = EngineClient(
+            AdmissionLimits.of(plan.scheduler), metrics.of_engine(plan.parallel.first_replica), neighbours=page
+        )
         client.introduces_vocabulary = plan.serving.structured.at_start
         engine = EngineSide(client)
         text = await asyncio.to_thread(load_text_side, plan, cache_dir())

@@ -107,10 +107,10 @@ class ReplicaClient:
     def _chosen(self, request: TextRequest) -> tuple[Replica, int]:
         """Returns the replica that takes the request, and how many of its tokens are likely to be cached there."""
         chain, there = chain_of(request), self._open
-        candidates = [each.candidate(request, chain) for each in there]
-        number = choose(candidates)
-        there[number].note(request, chain, next(self._requests))
-        return there[number], candidates[number].num_known
+        replica = there[choose([each.candidate(request, chain) for each in there])]
+        num_known = replica.known(chain).num_tokens
+        replica.note(request, chain, next(self._requests))
+        return replica, num_known
 
     async def probe(self) -> None:
         """Sends one token through each replica; returns when the first has come. Raises RequestFailedError when none

@@ -2,12 +2,14 @@
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Final
 
 from appliance.service.requests import TextRequest
 
 CHUNK_TOKENS: Final = 64  # a chunk is named at once; a shorter common beginning is worth no detour
+_FEW_PROMPTS: Final = 8  # that begin with a chunk: the turns of a conversation, and not a text that all begin with
 _MAX_CHUNKS: Final = 1024  # of a prompt that are named: those behind differ hardly ever where these are alike
 
 Chain = Sequence[int]
@@ -24,26 +26,37 @@ def chain_of(request: TextRequest) -> Chain:
     return chain
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """num_tokens: at a prompt's beginning, likely to be cached. worth: the same, in which those that many prompts begin
+    with count less: to compute them in one more replica costs once, and serves all that come."""
+
+    num_tokens: int
+    worth: int
+
+
 class KnownPrefixes:
     """The chunks that were sent to one replica, those of longest ago forgotten, as its cache forgets them."""
 
     def __init__(self, max_tokens: int) -> None:
         """max_tokens: those that the replica's cache holds."""
         self._max_chunks = max(1, max_tokens // CHUNK_TOKENS)
-        self._names: OrderedDict[int, None] = OrderedDict()
+        self._uses: OrderedDict[int, int] = OrderedDict()  # by name: how many prompts had the chunk
 
-    def num_tokens(self, chain: Chain) -> int:
-        """Returns how many tokens at the beginning of a prompt are likely to be cached."""
-        return sum(1 for _ in takewhile(self._names.__contains__, chain)) * CHUNK_TOKENS
+    def find(self, chain: Chain) -> Known:
+        """Returns what at the beginning of a prompt is likely to be cached."""
+        uses = [self._uses[name] for name in takewhile(self._uses.__contains__, chain)]
+        worth = sum(CHUNK_TOKENS * min(1.0, _FEW_PROMPTS / each) for each in uses)
+        return Known(len(uses) * CHUNK_TOKENS, round(worth))
 
     def note(self, chain: Chain) -> None:
         """A prompt was sent. Its end is forgotten before its beginning."""
         for name in reversed(chain):
-            self._names[name] = None
-            self._names.move_to_end(name)
-        while len(self._names) > self._max_chunks:
-            self._names.popitem(last=False)
+            self._uses[name] = self._uses.get(name, 0) + 1
+            self._uses.move_to_end(name)
+        while len(self._uses) > self._max_chunks:
+            self._uses.popitem(last=False)
 
     def clear(self) -> None:
         """The cache is empty."""
-        self._names.clear()
+        self._uses.clear()

@@ -3,8 +3,8 @@
 from collections import OrderedDict
 
 from appliance.plan.types import EnginePlan
-from appliance.service.client import EngineClient
-from appliance.service.replicas.prefixes import Chain, KnownPrefixes
+from appliance.service.client import AdmissionLimits, EngineClient
+from appliance.service.replicas.prefixes import Chain, Known, KnownPrefixes
 from appliance.service.replicas.routing import Candidate
 from appliance.service.requests import TextRequest
 
@@ -15,10 +15,12 @@ class Replica:
     def __init__(self, number: int, client: EngineClient, plan: EnginePlan) -> None:
         self.number = number
         self.client = client
+        self.is_held = False  # it gets no requests, though its engine takes them
         self.use_plan(plan)
 
     def use_plan(self, plan: EnginePlan) -> None:
         """The engine that is there from now on has this plan, and an empty cache."""
+        self.client.use_limits(AdmissionLimits(plan.scheduler.max_num_seqs, None))  # who waits is counted over all
         self._max_num_seqs = plan.scheduler.max_num_seqs
         is_cached = plan.cache.prefix_caching
         self._known = KnownPrefixes(plan.cache.num_blocks * plan.cache.block_size if is_cached else 0)
@@ -29,7 +31,7 @@ class Replica:
 
     @property
     def takes_requests(self) -> bool:
-        return self.client.intake.is_open
+        return self.client.intake.is_open and not self.is_held
 
     @property
     def num_places(self) -> int:
@@ -40,13 +42,17 @@ class Replica:
         """Returns what the choice of a replica for this request depends on."""
         num_sequences = self.client.num_open_sequences
         return Candidate(
-            num_known=self._known.num_tokens(chain),
+            worth=self.known(chain).worth,
             num_waiting=self.client.num_new_tokens,
             num_sequences=num_sequences,
             has_place=num_sequences < self._max_num_seqs,
             has_adapter=request.adapter is None or request.adapter in self._adapters,
             last_used=self._last_used,
         )
+
+    def known(self, chain: Chain) -> Known:
+        """Returns what the replica is likely to have cached of a prompt."""
+        return self._known.find(chain)
 
     def note(self, request: TextRequest, chain: Chain, now: int) -> None:
         """The request was sent there. now: rises with each request of the service."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -13,13 +14,16 @@ from appliance.service.client import AdmissionLimits, EngineClient
 from appliance.service.engine_spawn import SpawnedEngine
 from appliance.service.errors import RequestFailedError
 from appliance.service.health import EngineState, Health
+from appliance.service.intake import REPLACED
 from appliance.service.metrics import ServiceMetrics
 from appliance.service.replicas.client import ReplicaClient
 from appliance.service.replicas.health import SetHealth
 from appliance.service.replicas.replica import Replica
+from appliance.service.rolling import Check, RollRules
 from appliance.service.supervisor import EnginePaths, Supervisor
 
 _log = logger("service")
+_LOOK_EVERY_S = 0.05  # at what is open, and at who is ready
 
 SetListener = Callable[[int, EngineEvent | Health], None]
 """Hears of the engine of a number every boot phase and every change of health, in order."""
@@ -44,6 +48,7 @@ class ReplicaSet:
         self._metrics = metrics
         self._listener = listener
         self._command = command
+        self._is_ending = False
         parallel = plan.parallel
         numbers = range(parallel.first_replica, parallel.first_replica + parallel.replicas)
         self._replicas = {number: Replica(number, self._client(number), plan) for number in numbers}
@@ -114,13 +119,75 @@ class ReplicaSet:
             return False
         return True
 
+    async def roll(self, plan: EnginePlan, path: Path, rules: RollRules) -> None:
+        """Makes all engines those of another plan, one after the other: each finishes what it has, ends, and starts
+        anew, while the others serve. path: where the plan lies.
+
+        Raises ApplianceError with the reason when one does not start, or fails its check, or all take too long; then
+        those that had the other plan go back to the one before.
+        """
+        before = {number: (self._plan, each.plan_path) for number, each in self._supervisors.items()}
+        done: list[int] = []
+        try:
+            async with asyncio.timeout(rules.within_s):
+                for number in self._by_readiness():
+                    await self._others_are_there(number)
+                    done.append(number)
+                    await self._replace(number, plan, path, rules.check)
+        except BaseException as failure:
+            for number in done:
+                await self._go_back(number, *before[number])
+            if isinstance(failure, TimeoutError):
+                raise ApplianceError(f"not all engines were replaced within {rules.within_s:g} s") from failure
+            raise
+        self._plan = plan
+
+    def _by_readiness(self) -> list[int]:
+        """Those that serve nobody now come first."""
+        return sorted(self._supervisors, key=lambda number: self._supervisors[number].health.is_ready)
+
+    async def _others_are_there(self, number: int) -> None:
+        """Waits until all others serve, but those that do not come back by themselves."""
+        others = [each for other, each in self._supervisors.items() if other != number]
+        while not all(each.health.state in (EngineState.READY, EngineState.FAILED) for each in others):
+            await asyncio.sleep(_LOOK_EVERY_S)
+
+    async def _replace(self, number: int, plan: EnginePlan, path: Path, check: Check | None) -> None:
+        if self._is_ending:
+            raise ApplianceError("the server is shutting down")
+        replica, before = self._replicas[number], self._supervisors[number]
+        before.drain(REPLACED)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._plan.serving.shutdown_timeout_s):
+                while replica.client.num_open_requests:
+                    await asyncio.sleep(_LOOK_EVERY_S)
+        replica.client.fail_all(REPLACED.reason)
+        await before.stop()
+        replica.is_held = check is not None
+        after = self._supervisors[number] = self._supervisor(number, path, plan)
+        replica.use_plan(plan)
+        after.start()
+        if (health := await after.settled()).state is EngineState.FAILED:
+            raise ApplianceError(f"engine {number} did not start: {health.reason}")
+        if check is not None:
+            await check(after.endpoint, after.health)
+        replica.is_held = False
+
+    async def _go_back(self, number: int, plan: EnginePlan, path: Path) -> None:
+        try:
+            await self._replace(number, plan, path, None)
+        except ApplianceError as error:
+            _log.error("an engine did not come back", extra=fields(engine=number, reason=str(error)))
+
     def drain(self) -> None:
         """No new requests from now on; open ones go on."""
+        self._is_ending = True
         for each in self._supervisors.values():
             each.drain()
 
     async def stop(self) -> None:
         """Ends the engines. What is still open fails."""
+        self._is_ending = True
         await asyncio.gather(*(each.stop() for each in self._supervisors.values()))
 
     def _client(self, number: int) -> EngineClient:
