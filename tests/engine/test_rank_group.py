@@ -229,10 +229,13 @@ def run_until_it_fails(engine: InprocEngine) -> str:
     return str(raised.value)
 
 
+@pytest.mark.parametrize("shape", [TENSOR, STAGES], ids=["tensor", "stages"])
 @pytest.mark.parametrize("ranks", SETS)
 @pytest.mark.parametrize("when", ["between steps", "in a step"])
-def test_a_killed_rank_ends_the_group_by_name(when: str, ranks: str, spec_of: Callable[[str], Path]) -> None:
-    engine = engine_of(spec_of("llama"), "parallelism.tensor=2", *SETS[ranks])
+def test_a_killed_rank_ends_the_group_by_name(
+    when: str, ranks: str, shape: tuple[str, ...], spec_of: Callable[[str], Path]
+) -> None:
+    engine = engine_of(spec_of("llama"), *shape, *SETS[ranks])
     (rank,) = rank_processes()
     if when == "between steps":
         answers(engine, 1)
@@ -249,16 +252,16 @@ def test_a_killed_rank_ends_the_group_by_name(when: str, ranks: str, spec_of: Ca
     assert rank_processes() == []
 
 
+@pytest.mark.parametrize("shape", [TENSOR, STAGES], ids=["tensor", "stages"])
 @pytest.mark.parametrize("ranks", SETS)
-def test_a_stopped_rank_is_late_by_name(ranks: str, spec_of: Callable[[str], Path]) -> None:
-    overrides = ("parallelism.tensor=2", "parallelism.distributed_timeout=1s", *SETS[ranks])
+def test_a_stopped_rank_is_late_by_name(ranks: str, shape: tuple[str, ...], spec_of: Callable[[str], Path]) -> None:
+    overrides = (*shape, "parallelism.distributed_timeout=1s", *SETS[ranks])
     engine = engine_of(spec_of("llama"), *overrides)
     (rank,) = rank_processes()
     answers(engine, 1)
     os.kill(rank, signal.SIGSTOP)
     started = time.monotonic()
-    expected = {"in memory": "rank 1 did not come within 1000 ms", "linked": "rank 1 did not come within 1 s"}
-    assert expected[ranks] in run_until_it_fails(engine)
+    assert "rank 1 did not come within 1" in run_until_it_fails(engine)
     assert time.monotonic() - started < 10
     engine.close()
     assert rank_processes() == []

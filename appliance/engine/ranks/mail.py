@@ -5,6 +5,7 @@ A place is written again only when the step that used it has ended in every stag
 
 import mmap
 import time
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -37,7 +38,7 @@ class Mail:
     """Rows f32 from one rank to others, for a few steps at once, each in a place of its own."""
 
     def __init__(self, memory: SharedMemory, offset: int, places: int, most_rows: int, ranks: Ranks) -> None:
-        """offset: where its pages begin. ranks: of the group that waits, which ends every wait when one fails."""
+        """offset: where its pages begin. ranks: of the one who waits, whose wait ends when any rank fails."""
         self._memory, self._offset, self._ranks = memory, offset, ranks
         self._places, self._most_rows = places, most_rows
         self._lines_map = memory.map(offset, pages(places * _LINE))
@@ -51,19 +52,24 @@ class Mail:
         line[_ROWS], line[_WIDTH] = rows.shape
         line[_NUMBER] = number
 
-    def take(self, number: int) -> np.ndarray:
+    def has(self, number: int) -> bool:
+        """Says whether the rows of a step are there."""
+        return bool(self._lines[number % self._places][_NUMBER] == number)
+
+    def take(self, number: int, late: Callable[[], int]) -> np.ndarray:
         """Waits for the rows of a step, f32 [n, W], which stay until its place is used again. Raises RankError if they
-        do not come."""
+        do not come. late: tells which rank is to blame then."""
         line = self._lines[number % self._places]
         deadline, looks = time.monotonic() + self._ranks.timeout_s, 0
-        while line[_NUMBER] != number:
+        while not self.has(number):
             self._ranks.check()
             looks += 1
             if looks > _SPINS:
                 time.sleep(_PAUSE_S)
             if time.monotonic() > deadline:
+                rank = late()
                 self._ranks.fail()
-                raise RankError(f"a stage handed nothing on within {self._ranks.timeout_s:g} s")
+                raise RankError(f"rank {rank} did not come within {self._ranks.timeout_s:g} s")
         return self._place(number, int(line[_ROWS]), int(line[_WIDTH]))
 
     def _place(self, number: int, rows: int, width: int) -> np.ndarray:
@@ -75,19 +81,22 @@ class Mail:
 
 
 class StageMail(NamedTuple):
-    """The mail of a stage. before: from the stage before, None in the first one. after: to the one behind. logits and
+    """The mail of a group, as one stage of `tensor` ranks sees it. behind: by stage, from it to the next. logits and
     kept: from the last stage to the leader; the latter only if the model keeps rows."""
 
-    before: Mail | None
-    after: Mail
+    stage: int
+    tensor: int
+    behind: tuple[Mail, ...]
     logits: Mail
     kept: Mail | None
 
     def given(self, number: int, inputs: StepInputs) -> np.ndarray | None:
-        return None if self.before is None else self.before.take(number)
+        if not self.stage:
+            return None
+        return self.behind[self.stage - 1].take(number, lambda: self._late(number))
 
     def hand_on(self, number: int, rows: np.ndarray) -> None:
-        self.after.put(number, rows)
+        self.behind[self.stage].put(number, rows)
 
     def hand_back(self, number: int, logits: np.ndarray, kept: np.ndarray | None) -> None:
         if kept is not None and self.kept is not None:
@@ -96,5 +105,10 @@ class StageMail(NamedTuple):
 
     def take_back(self, number: int) -> tuple[np.ndarray, np.ndarray | None]:
         """Waits in the leader for what the last stage hands back. Raises RankError if it does not come."""
-        kept = None if self.kept is None else self.kept.take(number)
-        return self.logits.take(number), kept
+        logits = self.logits.take(number, lambda: self._late(number))
+        return logits, None if self.kept is None else self.kept.take(number, lambda: self._late(number))
+
+    def _late(self, number: int) -> int:
+        """Returns the first rank of the first stage that has not handed a step on."""
+        stages = (stage for stage, mail in enumerate(self.behind) if not mail.has(number))
+        return self.tensor * next(stages, len(self.behind))

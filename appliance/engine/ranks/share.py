@@ -52,11 +52,10 @@ class Share(NamedTuple):
         def mail(at: int, most_rows: int) -> Mail:
             return Mail(memory, _REGION * (1 + parallel.pipeline + at), places, most_rows, ranks)
 
-        tokens, last = config.max_num_batched_tokens, parallel.pipeline
-        between = None if number == 0 else mail(number - 1, tokens)
-        most_rows = config.max_num_sampled
-        kept = None if plan.model.kept_layers is None else mail(last + 1, max(tokens, most_rows))
-        mails = StageMail(between, mail(number, tokens), mail(last, most_rows), kept)
+        tokens, last, sampled = config.max_num_batched_tokens, parallel.pipeline - 1, config.max_num_sampled
+        kept = None if plan.model.kept_layers is None else mail(last + 1, max(tokens, sampled))
+        behind = tuple(mail(stage, tokens) for stage in range(last))
+        mails = StageMail(number, parallel.tensor, behind, mail(last, sampled), kept)
         return cls(ranks, steps, Stage(number, parallel.layers), mails, kept is not None)
 
     @classmethod

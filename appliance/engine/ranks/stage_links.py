@@ -42,6 +42,7 @@ class LeaderLinks:
     def __init__(self, num_stages: int, send: Callable[[int, bytes], None], ranks: LinkedRanks) -> None:
         """send: sends an encoded message to all ranks of a stage. ranks: of the leader, whose failure ends waits."""
         self._send, self._ranks = send, ranks
+        self._handed = [0] * num_stages  # by stage, the last step that it handed on or back
         self._lock = threading.Condition()
         self._waiting: list[deque[ToRank]] = [deque() for _ in range(num_stages)]
         self._rows: list[dict[int, Array]] = [{} for _ in range(num_stages)]  # by stage that reads them, and step
@@ -66,6 +67,7 @@ class LeaderLinks:
     def heard(self, stage: int, handed: HandedOn | HandedBack) -> None:
         """Takes what a stage hands on or back. Any thread may call it."""
         with self._lock:
+            self._handed[stage] = handed.number
             if isinstance(handed, HandedBack):
                 self._back[handed.number] = handed
                 self._lock.notify_all()
@@ -78,8 +80,12 @@ class LeaderLinks:
         deadline = time.monotonic() + self._ranks.timeout_s
         with self._lock:
             while number not in self._back:
-                if self._ranks.has_failed or time.monotonic() > deadline:
-                    raise RankError(f"the last stage gave nothing within {self._ranks.timeout_s:g} s")
+                if self._ranks.has_failed:
+                    raise RankError("a rank failed")
+                if time.monotonic() > deadline:
+                    late = next(stage for stage, last in enumerate(self._handed) if last < number)
+                    rank = late * self._ranks.num_ranks
+                    raise RankError(f"rank {rank} did not come within {self._ranks.timeout_s:g} s")
                 self._lock.wait(_LOOK_S)
             back = self._back.pop(number)
         return back.logits.array(), None if back.kept is None else back.kept.array()
