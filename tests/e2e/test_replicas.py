@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.e2e.replicas_through_changes import changed_under_streams
 from tests.e2e.served import make_random_model, serving
+from tests.e2e.test_streams_through_changes import deployed_in
 from tests.server.harness import Server
 
 PROMPTS = [f"once upon a time number {number}, " * (1 + number % 3) for number in range(12)]
@@ -57,3 +59,11 @@ def test_tokens_do_not_depend_on_the_replica(model: Path, tmp_path: Path) -> Non
         shares = finished_by_engine(server)
     assert set(shares) == {"0", "1"}
     assert min(shares.values()) >= 6
+
+
+async def test_applies_under_streams(tmp_path: Path) -> None:
+    """A small form of `python -m tests.e2e.replicas_through_changes`."""
+    with deployed_in(tmp_path) as deployment:
+        report = await changed_under_streams(deployment, num_changes=2, num_streams=40)
+    assert report.is_good, report
+    assert report.num_streams >= 40

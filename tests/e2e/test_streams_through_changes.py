@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -54,23 +55,33 @@ class Deployment:
 
 @pytest.fixture
 def deployment(tmp_path: Path) -> Iterator[Deployment]:
-    (tmp_path / "model").mkdir()
-    make_random_model(tmp_path / "model")
-    spec = tmp_path / "spec.yaml"
+    with deployed_in(tmp_path) as deployment:
+        yield deployment
+
+
+@contextmanager
+def deployed_in(folder: Path) -> Iterator[Deployment]:
+    """A deployment of a random model that is ended with the context; nothing runs yet."""
+    (folder / "model").mkdir()
+    make_random_model(folder / "model")
+    spec = folder / "spec.yaml"
     spec.write_text(SPEC.format(port=free_port()))
-    state = DeploymentState(tmp_path / "state", "random")
+    state = DeploymentState(folder / "state", "random")
     state.create()
-    yield Deployment(spec, state)
-    if (current := state.current()) is not None:
-        stop(state, current, None)
+    try:
+        yield Deployment(spec, state)
+    finally:
+        if (current := state.current()) is not None:
+            stop(state, current, None)
 
 
 @dataclass
 class Load:
-    """Streams, at least NUM_STREAMS and until `is_over`, AT_ONCE at a time."""
+    """Streams, at least num_streams and until `is_over`, AT_ONCE at a time."""
 
     url: str
     is_over: Callable[[], bool] = lambda: True
+    num_streams: int = NUM_STREAMS
     texts: dict[str, set[str]] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
     num_begun: int = 0
@@ -81,7 +92,7 @@ class Load:
             await asyncio.gather(*(self._work(client) for _ in range(AT_ONCE)))
 
     async def _work(self, client: httpx.AsyncClient) -> None:
-        while self.num_begun < NUM_STREAMS or not self.is_over():
+        while self.num_begun < self.num_streams or not self.is_over():
             prompt = PROMPTS[self.num_begun % len(PROMPTS)]
             self.num_begun += 1
             try:
@@ -123,10 +134,12 @@ async def hit_rate(url: str, load: Load) -> float:
     return (after[1] - before[1]) / (after[0] - before[0])
 
 
-async def through(deployment: Deployment, url: str, changes: list[tuple[str, ...]]) -> tuple[Load, list[ApplyResult]]:
+async def through(
+    deployment: Deployment, url: str, changes: list[tuple[str, ...]], num_streams: int = NUM_STREAMS
+) -> tuple[Load, list[ApplyResult]]:
     """A load, and the applies that land in it."""
     results: list[ApplyResult] = []
-    load = Load(url)
+    load = Load(url, num_streams=num_streams)
 
     async def change() -> None:
         for overrides in changes:
