@@ -7,6 +7,7 @@ from pathlib import Path
 OVERRIDE_PREFIX = "APPLIANCE__"  # APPLIANCE__SECTION__FIELD overrides a field of the spec
 STATE_VARIABLE = "APPLIANCE_STATE"
 CACHE_VARIABLE = "APPLIANCE_CACHE"
+RANKS_TOKEN_VARIABLE = "APPLIANCE_RANKS_TOKEN"  # by which ranks of several machines know one another
 COMPLETION_VARIABLE = "_APPLIANCE_COMPLETE"  # by which the scripts of `appliance completion` ask; typer reads it
 
 

@@ -64,7 +64,7 @@ def load_share(plan: EnginePlan, config: SchedulerConfig, share: Share | None, p
     progress("headers", 0, 1)
     facts, execution = planned_facts(plan), execution_of(plan, config)
     if share is not None:
-        placement = _placed(execution.placement, share.number)
+        placement = _placed(execution.placement, plan, share.number)
         execution = replace(execution, ranks=share.ranks, stage=share.stage, placement=placement)
     loaded = _load(plan, facts, execution, progress)
     adapters = _adapters(plan, loaded, progress) if share is None or share.is_leader else None
@@ -144,9 +144,10 @@ def execution_of(plan: EnginePlan, config: SchedulerConfig) -> Execution:
     return Execution(limits, numerics, placement, Graphs(plan.graphs.decode_sizes, plan.graphs.token_sizes))
 
 
-def _placed(placement: Placement, rank: int) -> Placement:
-    """Returns where a rank runs: each has a GPU of its own."""
-    return placement if placement.device == "cpu" else replace(placement, device=f"{placement.device}:{rank}")
+def _placed(placement: Placement, plan: EnginePlan, rank: int) -> Placement:
+    """Returns where a rank runs: each has a GPU of its own among those of its machine."""
+    number = rank % (plan.parallel.num_ranks // plan.parallel.nnodes)
+    return placement if placement.device == "cpu" else replace(placement, device=f"{placement.device}:{number}")
 
 
 def _scripted(plan: EnginePlan, config: SchedulerConfig, progress: Progress) -> Backend:

@@ -8,7 +8,7 @@ from appliance.catalog.gpu_operators import FEW_ROWS, gpu_implementation
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.parallel_types import ParallelPlan
 from appliance.plan.program import PlannedProgram
-from appliance.plan.replicas import replicas_here
+from appliance.plan.replicas import ranks_here
 from appliance.plan.sizes import ELEMENT_BYTES, StepSize, activation_formula
 from appliance.plan.types import MemoryItem, PrecisionPlan
 from appliance.plan.weight_memory import dense_bytes
@@ -137,6 +137,6 @@ def device_bytes(inputs: PlanInputs) -> int:
     accelerator."""
     if inputs.profile.device == "cpu" or not inputs.facts.accelerators:
         parallel = inputs.spec.parallelism
-        ranks = parallel.tensor * parallel.pipeline * replicas_here(parallel) if inputs.profile.device == "cpu" else 1
+        ranks = ranks_here(parallel) if inputs.profile.device == "cpu" else 1
         return inputs.facts.memory.limit_bytes // ranks
     return min(accelerator.memory_bytes for accelerator in inputs.facts.accelerators)

@@ -220,7 +220,7 @@ def _num_threads(inputs: PlanInputs, ledger: Ledger) -> int:
         reason = reason if each == cpu.num_cores else f"a rank's share of {cpu.num_cores} cores"
         return ledger.decide("kernels.num_threads", each, "hardware", reason)
     parallel = inputs.spec.parallelism
-    ranks = parallel.tensor * replicas_here(parallel) if inputs.profile.device == "cpu" else 1
+    ranks = -(-parallel.tensor * replicas_here(parallel) // parallel.nnodes) if inputs.profile.device == "cpu" else 1
     if wanted * ranks > cpu.num_threads:
         asked = f"{wanted} threads" if ranks == 1 else f"{wanted} threads in each of {ranks} ranks"
         message = f"{asked} on {cpu.num_threads} CPUs that this process may use would wait for each other"

@@ -1,11 +1,13 @@
 """Pass `parallel`: how the model is spread, and whether its shape allows that."""
 
+from typing import Any
+
 from appliance.catalog.kernel_sets import DeviceKind
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import Ledger
 from appliance.plan.parallel_types import ParallelPlan
 from appliance.plan.program import PlannedProgram
-from appliance.plan.replicas import plan_replicas, replicas_here
+from appliance.plan.replicas import plan_replicas, ranks_here
 from appliance.plan.types import ExpertsPlan
 from appliance.program.cuts import UncutError
 from appliance.program.stages import even_layers
@@ -28,6 +30,7 @@ def plan_parallel(inputs: PlanInputs, ledger: Ledger) -> ParallelPlan:
         distributed_timeout_s=float(spec.distributed_timeout),
         replicas=replicas,
         first_replica=first_replica,
+        **_nodes(inputs, ledger),
     )
 
 
@@ -67,6 +70,42 @@ def _layers(inputs: PlanInputs, ledger: Ledger) -> tuple[int, ...]:
     return ledger.decide("parallel.layers", even_layers(num_layers, stages), "computed", "as even as layers allow")
 
 
+def _nodes(inputs: PlanInputs, ledger: Ledger) -> dict[str, Any]:
+    """Returns what the plan says of several machines."""
+    spec = inputs.spec.parallelism
+    wanted = {"master_addr": spec.master_addr or "", "master_port": spec.master_port, "join_timeout": spec.join_timeout}
+    if spec.nnodes == 1:
+        for name, value in wanted.items():
+            if ledger.source_of(f"parallelism.{name}") != "default":
+                reason = f"parallelism.{name} changes nothing: parallelism.nnodes is 1"
+                ledger.decide(f"parallel.{name}", value, "computed", reason)
+        return {}
+    _check_nodes(inputs, ledger)
+    return {
+        "nnodes": ledger.take("parallel.nnodes", "parallelism.nnodes", spec.nnodes),
+        "master_addr": ledger.take("parallel.master_addr", "parallelism.master_addr", wanted["master_addr"]),
+        "master_port": ledger.take("parallel.master_port", "parallelism.master_port", spec.master_port),
+        "join_timeout_s": ledger.take("parallel.join_timeout_s", "parallelism.join_timeout", float(spec.join_timeout)),
+    }
+
+
+def _check_nodes(inputs: PlanInputs, ledger: Ledger) -> None:
+    spec = inputs.spec.parallelism
+    ranks = spec.tensor * spec.pipeline
+    if ranks % spec.nnodes:
+        possible = ", ".join(str(n) for n in range(1, ranks + 1) if ranks % n == 0)
+        message = f"{ranks} ranks cannot be shared evenly by {spec.nnodes} machines"
+        ledger.refuse(
+            "parallelism.nnodes", RULE, message, allowed=possible, hint="write as many ranks for each machine"
+        )
+    if spec.master_addr is None:
+        message = "ranks of several machines need the address of the first one"
+        ledger.refuse("parallelism.nnodes", RULE, message, hint="write parallelism.master_addr")
+    if spec.data > 1:
+        message = "replicas whose ranks are on several machines are not in this version"
+        ledger.refuse("parallelism.nnodes", RULE, message, allowed="1", hint="write data: 1, or nnodes: 1")
+
+
 def _backend(inputs: PlanInputs, ledger: Ledger) -> str:
     spec = inputs.spec.parallelism
     if spec.backend != "auto":
@@ -86,6 +125,10 @@ def share_program(program: PlannedProgram, parallel: ParallelPlan, ledger: Ledge
         path = "parallelism.tensor" if ranks > 1 else "parallelism.pipeline"
         message = f"the kernel set {kernels.name} runs one rank in this version, and {parallel.num_ranks} are asked for"
         ledger.refuse(path, RULE, message, allowed="1", hint=f"write {path.partition('.')[2]}: 1")
+    if parallel.nnodes > 1 and not kernels.links_ranks:
+        message = f"the ranks of {kernels.name} share the memory of one machine, and parallelism.nnodes is"
+        hint = "write nnodes: 1, or a kernel set on torch: hardware.kernels.kernel_set: torch"
+        ledger.refuse("parallelism.nnodes", RULE, f"{message} {parallel.nnodes}", allowed="1", hint=hint)
     program = _with_stages(program, parallel, ledger)
     if ranks == 1:
         return program
@@ -136,7 +179,7 @@ def _check_pipeline(inputs: PlanInputs, ledger: Ledger) -> None:
 
 def _check_devices(inputs: PlanInputs, ledger: Ledger) -> None:
     spec = inputs.spec.parallelism
-    wanted, device = spec.tensor * spec.pipeline * replicas_here(spec), inputs.profile.device
+    wanted, device = ranks_here(spec), inputs.profile.device
     there = num_devices(inputs)
     if wanted > there:
         kind = "cores that it may use" if device == "cpu" else "accelerators"
@@ -154,5 +197,5 @@ def num_devices(inputs: PlanInputs) -> int:
 def threads_of_rank(inputs: PlanInputs) -> int:
     """Returns the cores of a machine's CPU that each rank of each replica on it has."""
     spec = inputs.spec.parallelism
-    ranks = spec.tensor * spec.pipeline * replicas_here(spec) if inputs.profile.device == "cpu" else 1
+    ranks = ranks_here(spec) if inputs.profile.device == "cpu" else 1
     return max(1, inputs.facts.cpu.num_cores // ranks)

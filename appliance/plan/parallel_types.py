@@ -15,6 +15,10 @@ class ParallelPlan(msgspec.Struct, frozen=True, kw_only=True):
     distributed_timeout_s: float = 60.0
     replicas: int = 1
     first_replica: int = 0
+    nnodes: int = 1  # machines that have the ranks of a replica
+    master_addr: str = ""  # where the leader of ranks of several machines listens; empty for one machine
+    master_port: int = 0
+    join_timeout_s: float = 0.0  # for which it waits for the others
     layers: tuple[int, ...] = ()  # of each pipeline stage; empty: there is one stage
 
     @property

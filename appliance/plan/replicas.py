@@ -14,6 +14,11 @@ def replicas_here(spec: ParallelismSection) -> int:
     return spec.data_parallel_size_local or spec.data
 
 
+def ranks_here(spec: ParallelismSection) -> int:
+    """Returns how many ranks of all replicas this machine has."""
+    return -(-spec.tensor * spec.pipeline * replicas_here(spec) // spec.nnodes)
+
+
 def plan_replicas(inputs: PlanInputs, ledger: Ledger) -> tuple[int, int]:
     """Returns how many replicas the server has, and the number of the first one. Refuses what would leave replicas that
     nobody sends requests to."""

@@ -21,6 +21,7 @@ GROUPS = {
     "bench": ("latency", "throughput", "serve", "embed", "compare", "report"),
     "keys": ("new", "revoke", "list"),
     "profile": ("list", "show"),
+    "ranks": ("join",),
 }
 VERBS = (
     *("validate", "explain", "schema", "init", "audit", "lock", "plan", "pull", "doctor"),
@@ -95,6 +96,7 @@ WITHOUT_JSON = {
     "complete": "is a conversation; the HTTP API is for programs",
     "keys new": "prints the key alone",
     "keys revoke": "prints nothing",
+    "ranks join": "runs until it is told to end",
     "bench": "-o writes the result as JSON",
 }
 

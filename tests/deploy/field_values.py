@@ -34,6 +34,7 @@ ADAPTED = ("lora={adapters: [{name: one, source: ./one}]}",)
 TRACED = ("observability.traces.otlp_traces_endpoint=http://127.0.0.1:9",)
 SEVERAL_MACHINES = ("parallelism={data: 3, data_parallel_hybrid_lb: true, data_parallel_start_rank: 0, "
                     "data_parallel_size_local: 2}",)  # fmt: skip
+LINKED = ("hardware.kernels.kernel_set=torch", "parallelism={tensor: 2, nnodes: 2, master_addr: 10.0.0.1}")
 VALUES: dict[str, Other] = {
     "model.chat_template": Other("'{% for m in messages %}<{{ m.content }}>{% endfor %}'"),
     "model.model_impl": Other("transformers"),
@@ -52,6 +53,10 @@ VALUES: dict[str, Other] = {
     **{f"compilation.{name}": Other(value, ("hardware.kernels.kernel_set=torch",)) for name, value in (
         ("level", "0"), ("cudagraph_mode", "PIECEWISE"), ("enforce_eager", "true"),
         ("cudagraph_capture_sizes", "[1, 2]"), ("max_cudagraph_capture_size", "16"), ("cuda_graph_sizes", "[32]"),
+    )},
+    "parallelism.nnodes": Other("2", (LINKED[0], "parallelism={tensor: 2, master_addr: 10.0.0.1}")),
+    **{f"parallelism.{name}": Other(value, LINKED) for name, value in (
+        ("master_addr", "10.0.0.2"), ("master_port", "29600"), ("join_timeout", "7s"),
     )},
     "parallelism.data_parallel_rank": Other("1", ("parallelism.data=2",)),
     "parallelism.data_parallel_size_local": Other("1", SEVERAL_MACHINES),

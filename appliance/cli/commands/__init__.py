@@ -5,7 +5,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from appliance import __version__
-from appliance.cli.commands import bench, exchange, keys, lifecycle, machine, spec, work
+from appliance.cli.commands import bench, exchange, keys, lifecycle, machine, ranks, spec, work
 from appliance.cli.verb import group
 
 SUMMARY = "One YAML spec becomes an engine plan, a server, a batch run and a benchmark."
@@ -26,7 +26,7 @@ def build() -> typer.Typer:
     """Builds the parsers of the whole command line, without importing a verb's module."""
     app = group("appliance", SUMMARY)
     app.callback()(_root)
-    for part in (spec, machine, keys, lifecycle, exchange, work, bench):
+    for part in (spec, machine, keys, ranks, lifecycle, exchange, work, bench):
         part.add(app)
     return app
 

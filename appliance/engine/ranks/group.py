@@ -15,8 +15,7 @@ import numpy as np
 
 from appliance.base.errors import ApplianceError
 from appliance.engine.core.config import SchedulerConfig
-from appliance.engine.ranks.handles import StartedRank
-from appliance.engine.ranks.meeting import InFile, InMemory, Meeting, links_ranks
+from appliance.engine.ranks.meeting import AtAddress, InFile, InMemory, Meeting, links_ranks
 from appliance.engine.ranks.messages import (
     ENCODE,
     CaptureGraph,
@@ -30,6 +29,7 @@ from appliance.engine.ranks.messages import (
     RunStep,
     ToRank,
 )
+from appliance.engine.ranks.proof import ranks_token
 from appliance.engine.ranks.rank_process import RankProcess
 from appliance.engine.ranks.share import Share
 from appliance.engine.ranks.stage_links import LeaderLinks
@@ -74,11 +74,10 @@ class Followers:
         self._when_failed: Callable[[str], None] = lambda reason: None
         self._is_over = threading.Event()
         self.processes: list[RankProcess] = []
-        timeout_s = plan.parallel.distributed_timeout_s
         try:
             for rank in range(1, plan.parallel.num_ranks):
-                first, handle = self._meeting.load(plan, rank), StartedRank(self._meeting.passed, timeout_s)
-                self.processes.append(RankProcess(first, handle, self._failed, self._handed))
+                handle = self._meeting.start(plan, rank)
+                self.processes.append(RankProcess(self._meeting.load(plan, rank), handle, self._failed, self._handed))
         except BaseException:
             self.kill()
             raise
@@ -181,7 +180,10 @@ def late(rank: int, timeout_s: float) -> str:
 
 def _meeting(plan: EnginePlan, config: SchedulerConfig) -> tuple[Meeting, Share]:
     """Returns where the ranks of a plan find one another, and the leader's share. Raises OSError if the system refuses
-    memory."""
+    memory, and ApplianceError if ranks of several machines have no token or no address."""
+    if plan.parallel.nnodes > 1:
+        address = AtAddress(plan, ranks_token())
+        return address, Share.linked(plan, 0, address.rendezvous)
     if links_ranks(plan):
         file = InFile()
         return file, Share.linked(plan, 0, file.rendezvous)

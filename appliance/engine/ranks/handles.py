@@ -13,6 +13,7 @@ from socket import SO_SNDTIMEO, SOL_SOCKET
 from typing import Protocol
 
 from appliance.base.errors import ApplianceError
+from appliance.engine.ranks.messages import ENCODE, Load
 
 
 class RankStartError(ApplianceError):
@@ -20,10 +21,13 @@ class RankStartError(ApplianceError):
 
 
 class RankHandle(Protocol):
-    """A rank that begins."""
+    """A rank that begins. phase: what it does until it says more."""
 
-    def connect(self) -> Connection:
-        """Waits until the rank is there. Raises RankStartError if it does not come, or is not wanted any more."""
+    phase: str
+
+    def connect(self, first: Load) -> Connection:
+        """Waits until the rank is there and knows what to load. Raises RankStartError if it does not come, or is not
+        wanted any more."""
 
     def wait(self, timeout_s: float | None = None) -> str | None:
         """Waits until the rank is gone; returns how it ended, or None if it did not in this time."""
@@ -46,9 +50,11 @@ class StartedRank:
         theirs.close()
         os.close(alive)
         self._alive: int | None = held
+        self.phase = "interpreter"
         self._connection = Connection(ours.detach())
 
-    def connect(self) -> Connection:
+    def connect(self, first: Load) -> Connection:
+        self._connection.send_bytes(ENCODE(first))
         return self._connection
 
     def wait(self, timeout_s: float | None = None) -> str | None:

@@ -1,9 +1,16 @@
 """Where the ranks of a group find one another: memory that they share, or addresses for collectives."""
 
+import contextlib
+import functools
 import os
+import socket
+from pathlib import Path
 from typing import Protocol
 
 from appliance.catalog.kernel_sets import KERNEL_SETS
+from appliance.checkpoint.sampled_digest import sampled_sha256
+from appliance.engine.ranks.door import Door, JoinedRank
+from appliance.engine.ranks.handles import RankHandle, RankStartError, StartedRank
 from appliance.engine.ranks.messages import Load
 from appliance.kernels.linked_ranks import Rendezvous
 from appliance.kernels.ranks import SharedMemory
@@ -16,9 +23,8 @@ class Meeting(Protocol):
     def load(self, plan: EnginePlan, rank: int) -> Load:
         """Returns what another rank is told first."""
 
-    @property
-    def passed(self) -> tuple[int, ...]:
-        """The descriptors that a rank of this machine gets."""
+    def start(self, plan: EnginePlan, rank: int) -> RankHandle:
+        """Starts another rank, or lets it join. Raises OSError if the system refuses a process."""
 
     def close(self) -> None: ...
 
@@ -33,9 +39,8 @@ class InMemory:
     def load(self, plan: EnginePlan, rank: int) -> Load:
         return Load(plan, rank, memory=self.memory.descriptor)
 
-    @property
-    def passed(self) -> tuple[int, ...]:
-        return (self.memory.descriptor,)
+    def start(self, plan: EnginePlan, rank: int) -> RankHandle:
+        return StartedRank((self.memory.descriptor,), plan.parallel.distributed_timeout_s)
 
     def close(self) -> None:
         self.memory.close()
@@ -53,12 +58,53 @@ class InFile:
     def load(self, plan: EnginePlan, rank: int) -> Load:
         return Load(plan, rank, file=self._file)
 
-    @property
-    def passed(self) -> tuple[int, ...]:
-        return (self._file,)
+    def start(self, plan: EnginePlan, rank: int) -> RankHandle:
+        return StartedRank((self._file,), plan.parallel.distributed_timeout_s)
 
     def close(self) -> None:
         os.close(self._file)
+
+
+class AtAddress:
+    """Ranks of several machines. The first of them, as many as each machine has, are started here; the others join."""
+
+    def __init__(self, plan: EnginePlan, token: str) -> None:
+        """Raises RankStartError if the address of the plan cannot be had."""
+        parallel = plan.parallel
+        self._plan, self._num_here = plan, parallel.num_ranks // parallel.nnodes
+        place = parallel.master_addr, parallel.master_port
+        try:
+            with contextlib.ExitStack() as opened:
+                self._store = opened.enter_context(socket.create_server((parallel.master_addr, 0)))
+                self._door = Door(place, token, lambda rank: self.load(plan, rank))
+                opened.pop_all()
+        except OSError as error:
+            hint = "parallelism.master_addr is an address of this machine, and nothing else has master_port"
+            where = ":".join(map(str, place))
+            raise RankStartError(f"ranks cannot join at {where}: {error.strerror or error}", hint=hint) from error
+        host, port = self._store.getsockname()[:2]
+        self._address = (str(host), int(port))
+        # torch closes the descriptor that it listens at, so it has one of its own.
+        self.rendezvous = Rendezvous(self._address[0], address=self._address, listener=os.dup(self._store.fileno()))
+
+    def load(self, plan: EnginePlan, rank: int) -> Load:
+        is_here = rank < self._num_here
+        weights = None if is_here else self._weights_sha256
+        return Load(plan, rank, store=self._address, host=self._address[0], weights_sha256=weights)
+
+    def start(self, plan: EnginePlan, rank: int) -> RankHandle:
+        parallel = plan.parallel
+        if rank < self._num_here:
+            return StartedRank((), parallel.distributed_timeout_s)
+        return JoinedRank(self._door, rank, parallel.join_timeout_s, parallel.distributed_timeout_s)
+
+    def close(self) -> None:
+        self._door.close()
+        self._store.close()
+
+    @functools.cached_property
+    def _weights_sha256(self) -> str:
+        return sampled_sha256(Path(self._plan.model.path))
 
 
 def links_ranks(plan: EnginePlan) -> bool:

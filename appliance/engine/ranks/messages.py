@@ -37,6 +37,7 @@ class Load(msgspec.Struct, frozen=True, tag=True):
     memory: int | None = None
     file: int | None = None
     store: tuple[str, int] | None = None
+    host: str = "127.0.0.1"  # the rank's own address, at which the others connect to it
     weights_sha256: str | None = None
 
 

@@ -46,7 +46,7 @@ class RankProcess:
         self._answers = threading.Condition()
         self._loaded: Loaded | None = None
         self._error: RankEnded | None = None
-        self._progress = Loading("interpreter", 0, 0)
+        self._progress = Loading(handle.phase, 0, 0)
         self._beat = Beat(0, 0)
         self._beat_at = time.monotonic()  # when it was there; when it was seen to go on
         self._moved_at = self._beat_at
@@ -127,14 +127,12 @@ class RankProcess:
     def _attend(self, first: Load) -> None:
         """Talks with the rank until it is gone."""
         try:
-            self._connection = connection = self._handle.connect()
-        except RankStartError as error:
-            return self.lost(str(error))
-        self._beat_at = time.monotonic()
-        try:
-            connection.send_bytes(ENCODE(first))
+            connection = self._handle.connect(first)
+            self._beat_at, self._connection = time.monotonic(), connection
             while True:
                 self._hear(FROM_RANK.decode(connection.recv_bytes()))
+        except RankStartError as error:
+            return None if self._is_ending else self.lost(str(error))
         except (EOFError, OSError):
             how = self._handle.wait()
         if not self._is_ending:

@@ -69,11 +69,10 @@ class Share(NamedTuple):
         return cls(ranks, None, Stage(number, parallel.layers), keeps=plan.model.kept_layers is not None)
 
     @classmethod
-    def told(cls, first: Load, config: SchedulerConfig, host: str = "127.0.0.1") -> Self:
-        """Returns that of a rank that was told what to load. host: its own address for the others. Raises OSError like
-        `of`."""
+    def told(cls, first: Load, config: SchedulerConfig) -> Self:
+        """Returns that of a rank that was told what to load. Raises OSError like `of`."""
         if first.memory is not None:
             return cls.of(first.plan, config, first.rank, first.memory)
         if first.file is not None:
             return cls.linked(first.plan, first.rank, Rendezvous.of_one_machine(first.file))
-        return cls.linked(first.plan, first.rank, Rendezvous(host, address=first.store))
+        return cls.linked(first.plan, first.rank, Rendezvous(first.host, address=first.store))

@@ -144,6 +144,14 @@ class ParallelismSection(Section):
     distributed_timeout: Duration = field(
         60.0, "Longest wait of a rank for another, after which the step fails.", vllm="distributed_timeout_seconds"
     )
+    nnodes: PositiveInt = field(
+        1, "Machines that have the ranks of a replica. All but the first join: `appliance ranks join`.", vllm="nnodes"
+    )
+    master_addr: Text | None = field(
+        None, "Address of the first machine, at which the others reach it.", vllm="master_addr"
+    )
+    master_port: Port = field(29501, "Port at which the first machine lets ranks join.", vllm="master_port")
+    join_timeout: Duration = field(600.0, "Longest wait for ranks of other machines to join.")
     layer_partition: list[PositiveInt] = field(
         [], "Layers of each pipeline stage. Empty: an even split.", vllm="pp_layer_partition"
     )
