@@ -78,7 +78,9 @@ def host_items(program: PlannedProgram, limits: StepLimits) -> tuple[MemoryItem,
 
 def _input_bytes(program: StepProgram, limits: StepLimits, programs: Sequence[StepProgram]) -> int:
     groups = len(program.kv_layout().groups)
-    return input_bytes(limits, groups, _num_tile_lists(programs), has_states=bool(program.states))
+    has_states, has_adapters = bool(program.states), len(programs) > 1
+    lists = _num_tile_lists(programs)
+    return input_bytes(limits, groups, lists, has_states=has_states, has_adapters=has_adapters)
 
 
 def _num_tile_lists(programs: Sequence[StepProgram]) -> int:

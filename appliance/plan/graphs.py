@@ -1,5 +1,7 @@
 """Pass `graphs`: which steps run as graphs, and to which sizes they are padded."""
 
+from collections.abc import Sequence
+
 from appliance.base.units import format_size
 from appliance.catalog.kernel_sets import KernelSetFacts
 from appliance.plan.inputs import PlanInputs
@@ -39,14 +41,19 @@ def plan_graphs(inputs: PlanInputs, kernels: KernelSetFacts, scheduler: Schedule
 
 
 def graphs_item(
-    graphs: GraphsPlan, program: PlannedProgram, precision: PrecisionPlan, scheduler: SchedulerPlan
+    graphs: GraphsPlan,
+    programs: Sequence[PlannedProgram],
+    precision: PrecisionPlan,
+    scheduler: SchedulerPlan,
 ) -> tuple[MemoryItem, ...]:
     """Returns what graphs take of a GPU: a record of each kernel, and results that one graph at a time has in a pool
-    of memory that all share. Both are estimates."""
+    of memory that all share. Both are estimates. programs: the model's, and the one with places for adapters, whose
+    steps are captured apart."""
+    program = programs[0]
     count = graphs.num_graphs
     if not count or program.kernels.device == "cpu":
         return ()
-    nodes = count * len(program.program.operators) * NODE_BYTES
+    nodes = count * sum(len(each.program.operators) for each in programs) * NODE_BYTES
     largest = max(*graphs.decode_sizes, *graphs.token_sizes)
     rows = {
         Extent.TOKENS: largest,
@@ -54,7 +61,9 @@ def graphs_item(
     }
     element = ELEMENT_BYTES[precision.activations]
     pool = 2 * element * max(rows[slot.extent] * slot.width for slot in program.program.slots)
-    formula = f"about: {count} sizes x {format_size(nodes // count)} of kernels, and a pool of {format_size(pool)}"
+    twice = " with adapters and without" if len(programs) > 1 else ""
+    kernels = f"{count} sizes{twice} x {format_size(nodes // count)} of kernels"
+    formula = f"about: {kernels}, and a pool of {format_size(pool)}"
     return (MemoryItem(name="graphs", size_bytes=nodes + pool, formula=formula),)
 
 

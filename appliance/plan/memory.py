@@ -146,10 +146,11 @@ def _device(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> _Device:
 def _items(inputs: PlanInputs, needs: MemoryNeeds) -> Iterator[MemoryItem]:
     """Yields what a rank keeps but for its cache."""
     longest, ranks = needs.context.limit, needs.parallel.num_ranks
+    runs = [needs.program] if needs.adapters is None else [needs.program, needs.adapters.program]
     yield weights_item(needs.program, needs.precision, ranks=ranks, longest=longest)
     yield from _screen(needs.screen)
     yield from items_of_step(inputs, needs)
-    yield from graphs_item(needs.graphs, needs.program, needs.precision, needs.scheduler)
+    yield from graphs_item(needs.graphs, runs, needs.precision, needs.scheduler)
     yield from drafts_item(needs.speculation)
     yield from () if needs.draft_model is None else needs.draft_model.items()
     yield from () if needs.adapters is None else needs.adapters.items()

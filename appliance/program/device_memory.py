@@ -83,18 +83,27 @@ def table_columns(limits: StepLimits) -> int:
     return ceil(limits.max_model_len / limits.block_size) + SPARE_COLUMNS
 
 
-def input_bytes(limits: StepLimits, num_groups: int, num_tile_lists: int = 0, *, has_states: bool = False) -> int:
+def input_bytes(
+    limits: StepLimits,
+    num_groups: int,
+    num_tile_lists: int = 0,
+    *,
+    has_states: bool = False,
+    has_adapters: bool = False,
+) -> int:
     """Returns the bytes of the buffer of a step's numbers, of which the host has one and the device one.
 
     num_tile_lists: sizes of tiles in which kernels want the tokens of sequences that have several. has_states: pieces
-    say where states are, of which each has a token, but for two of each sequence.
+    say where states are, of which each has a token, but for two of each sequence. has_adapters: each token has a
+    slot and a scale.
     """
     tokens, seqs = limits.num_tokens, limits.num_seqs
     numbers = tokens * (4 + num_groups) + 2 * seqs + 1 + num_groups * seqs * table_columns(limits) + limits.num_sampled
     numbers += num_tile_lists * 2 * num_prefill_tiles(tokens, seqs, LEAST_TILE_ROWS)
     if has_states:
         numbers += seqs + 1 + 4 * (tokens + 2 * seqs)
-    return _INT32 * numbers + (9 + num_tile_lists + 2 * has_states) * ALIGNMENT
+    numbers += 2 * tokens * has_adapters
+    return _INT32 * numbers + (9 + num_tile_lists + 2 * has_states + 2 * has_adapters) * ALIGNMENT
 
 
 def num_prefill_tiles(num_tokens: int, num_seqs: int, tile_rows: int) -> int:

@@ -70,6 +70,16 @@ class DeviceAdapters:
         """Says whether the adapters in these slots change an operator by low-rank maps alone."""
         return all(self._not_low[slot].isdisjoint(op.parts) for slot in slots)
 
+    def can_capture(self, slots: np.ndarray) -> bool:
+        """Says whether graphs hold what the adapters in these slots change of products: low-rank maps alone, of which
+        a graph reads the addresses from the table."""
+        return not any(self._not_low[slot] for slot in set(slots.tolist()) if slot >= 0)
+
+    def enter_all(self) -> None:
+        """Writes all addresses anew, after maps were moved."""
+        for slot in range(len(self._slots)):
+            self._enter(slot)
+
     def _enter(self, slot: int) -> None:
         """Writes the addresses of a slot's maps to the table."""
         self._table[:, slot, :3] = 0

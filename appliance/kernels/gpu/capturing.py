@@ -5,11 +5,12 @@ from typing import Final
 
 from appliance.kernels.gpu.device import Device
 from appliance.kernels.gpu.matrices import DeviceMatrix
-from appliance.kernels.gpu.operators import attention
+from appliance.kernels.gpu.operators import adapters, attention
 from appliance.kernels.gpu.operators.by_reference import by_reference
 from appliance.kernels.gpu.operators.table import Run
 from appliance.kernels.gpu.parts import Kit
 from appliance.program import operators as ops
+from appliance.program.adapters import AdapterLinear
 from appliance.program.attention import HeadLinear, ScaleByPosition
 from appliance.program.ranks import Gather, Meet
 from appliance.program.routing import ChooseExperts, Experts, GatedAdd, MixExperts
@@ -43,6 +44,8 @@ def can_capture(
         return is_decode and not asks_host
     if isinstance(op, _WITH_STATES):
         return is_decode and run is not by_reference
+    if isinstance(op, AdapterLinear):
+        return run is not adapters.adapter_linear  # which asks the host which adapters there are
     if isinstance(op, Experts):
         return kit is not None and kit.has_experts(op, matrices)
     return type(op) in _BY_ROWS

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from appliance.base.log import fields, logger
 from appliance.kernels.execution import ExecutionLimits, Graphs
-from appliance.kernels.gpu.device import Replay
+from appliance.kernels.gpu.device import GraphMemory, Replay
 from appliance.kernels.gpu.inputs import StepArrays
 from appliance.kernels.gpu.operators.table import Run
 from appliance.kernels.gpu.segments import Call, Segment, cut
@@ -43,9 +43,12 @@ class StepGraphs:
         limits: ExecutionLimits,
         can_capture: Captures,
         clock: Callable[[], float] = time.monotonic,
+        memory: GraphMemory | None = None,
     ) -> None:
+        """memory: of graphs of another program over the same buffers, which then have one pool."""
         self._bound, self._limits, self._clock = bound, limits, clock
-        self.memory = bound.device.graphs() if graphs.decode or graphs.tokens else None
+        has_any = bool(graphs.decode or graphs.tokens)
+        self.memory = memory or (bound.device.graphs() if has_any else None)
         parts = cut(calls, lambda run, op: can_capture(run, op, is_decode=False))
         is_whole = all(can_capture(run, op, is_decode=True) for run, op in calls)
         if not is_whole:  # decodes are then captured part by part, as other steps
@@ -107,10 +110,14 @@ class StepGraphs:
     def _capture(self, segment: Segment, arrays: StepArrays) -> Replay:
         """Runs a segment, which compiles and loads its kernels, and then captures it."""
         most = self._limits.max_num_batched_tokens
-        step = DeviceStep(self._bound, arrays, most if segment.extent is Extent.SAMPLED else None)
-        _call(segment, step)
+
+        def work() -> None:
+            """Looks up anew what operators found out of the step: that is captured as well."""
+            _call(segment, DeviceStep(self._bound, arrays, most if segment.extent is Extent.SAMPLED else None))
+
+        work()
         started = self._clock()
-        replay = self._captured_or_called(lambda: _call(segment, step))
+        replay = self._captured_or_called(work)
         seconds = self._clock() - started
         self._seconds += seconds
         self._not_before = max(self._not_before, started) + seconds / MOST_SHARE

@@ -43,6 +43,8 @@ class StepArrays:
     tiles: Mapping[int, torch.Tensor]  # int32 [tiles, 2] of the other sequences, by the rows of a tile (prefill_tiles)
     piece_first: torch.Tensor | None = None  # of a program with states: int32 [S + 1], as in StatePieces
     pieces: torch.Tensor | None = None  # int32 [P, 4]: first token, the one behind the last, source and target
+    adapter_slots: torch.Tensor | None = None  # of a set with places for adapters: int32 [T], of each token's sequence
+    adapter_scales: torch.Tensor | None = None  # f32 [T]
 
     def row(self, at: int) -> "StepArrays":
         """Returns the arrays of one token."""
@@ -54,6 +56,8 @@ class StepArrays:
             token_types=self.token_types[one],
             sequence_of=self.sequence_of[one],
             slot_mapping=self.slot_mapping[:, one],
+            adapter_slots=_some(self.adapter_slots, one),
+            adapter_scales=_some(self.adapter_scales, one),
         )
 
     def unpadded(self) -> "StepArrays":
@@ -68,7 +72,13 @@ class StepArrays:
             sequence_of=self.sequence_of[:tokens],
             slot_mapping=self.slot_mapping[:, :tokens],
             sampled_rows=self.sampled_rows[:rows],
+            adapter_slots=_some(self.adapter_slots, slice(tokens)),
+            adapter_scales=_some(self.adapter_scales, slice(tokens)),
         )
+
+
+def _some(values: torch.Tensor | None, tokens: slice) -> torch.Tensor | None:
+    return None if values is None else values[tokens]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,17 +120,19 @@ class InputBuffer:
         tile_rows: Sequence[int] = (),
         *,
         has_states: bool = False,
+        has_adapters: bool = False,
         all_in_tiles: bool = False,
     ) -> None:
         """tile_rows: the sizes of tiles in which kernels want the tokens of sequences that have several. all_in_tiles:
-        and of those that have one."""
+        and of those that have one. has_adapters: every step says which sequence has which, if it be none."""
         sizes = step_limits(limits)
         self._most_blocks, self._max_num_sampled = table_columns(sizes), limits.max_num_sampled
-        size = input_bytes(sizes, num_groups, len(tile_rows), has_states=has_states)
+        lists = len(tile_rows)
+        size = input_bytes(sizes, num_groups, lists, has_states=has_states, has_adapters=has_adapters)
         self._staging, self._buffer = device.staging(size), device.zeros(size, dtype=torch.uint8)
         self._host = self._staging.numpy()
         self._num_groups, self._tile_rows = num_groups, tuple(tile_rows)
-        self._all_in_tiles = all_in_tiles
+        self._all_in_tiles, self._has_adapters = all_in_tiles, has_adapters
         self._copied = device.event()
         self._layout = _Layout([], [], {}, self._staging, self._buffer)  # of the last step
 
@@ -145,6 +157,8 @@ class InputBuffer:
         placed = dict(layout.device)
         tiles = {rows: placed.pop(str(rows)) for rows in self._tile_rows}
         placed["sampled_rows"] = placed["sampled_rows"][: shape.num_rows]
+        if self._has_adapters:
+            placed["adapter_scales"] = placed["adapter_scales"].view(torch.float32)
         is_single = shape.is_decode or bool((np.diff(inputs.query_start) == 1).any())
         has_single = is_single and not self._all_in_tiles
         return StepArrays(inputs, shape, **placed, has_single=has_single, tiles=tiles)
@@ -188,6 +202,7 @@ class InputBuffer:
             _Array("token_types", types, tokens),
             _Array("sequence_of", sequence_of, tokens),
             _Array("slot_mapping", inputs.slot_mapping[:groups], (groups, *tokens), padding=-1),
+            *(_adapters(inputs, counts, shape.num_tokens) if self._has_adapters else ()),
             _Array("query_start", starts, (shape.num_seqs + 1,)),
             _Array("seq_lens", inputs.seq_lens, (shape.num_seqs,)),
             _Array("block_tables", tables, (groups, shape.num_seqs, columns), padding=None),
@@ -203,6 +218,17 @@ def _pieces(states: StatePieces | None, num_seqs: int) -> Iterator[_Array]:
         columns = (states.start[:-1], states.start[1:], states.source, states.target)
         yield _Array("piece_first", states.first, (num_seqs + 1,), padding=len(states.source))
         yield _Array("pieces", np.stack(columns, axis=1), (max(1, len(states.source)), 4))
+
+
+def _adapters(inputs: StepInputs, counts: np.ndarray, num_tokens: int) -> Iterator[_Array]:
+    """Yields the slot of the adapter of each token's sequence, and the bits of its scale; tokens that pad a step have
+    none. They are by token, since graphs of tokens do not depend on how many sequences there are."""
+    given, own = inputs.adapters, int(counts.sum())
+    slots, scales = np.full(own, -1, np.int32), np.zeros(own, np.float32)
+    if given is not None:
+        slots, scales = np.repeat(given.slots, counts), np.repeat(given.scales.astype(np.float32), counts)
+    yield _Array("adapter_slots", slots, (num_tokens,), padding=-1)
+    yield _Array("adapter_scales", scales.view(np.int32), (num_tokens,))
 
 
 def _tiles(query_start: np.ndarray, rows: int, *, skip_single: bool) -> _Array:

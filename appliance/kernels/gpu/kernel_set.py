@@ -28,6 +28,7 @@ from appliance.kernels.gpu.matrices import DenseMatrix, DeviceMatrix, Pack, load
 from appliance.kernels.gpu.operators.one_by_one import one_by_one
 from appliance.kernels.gpu.operators.table import implementation
 from appliance.kernels.gpu.parts import ON_TORCH, Parts, triton_parts
+from appliance.kernels.gpu.program_graphs import ProgramGraphs
 from appliance.kernels.gpu.segments import Call
 from appliance.kernels.gpu.sleeping import PutAway, refill, release, tensors_of
 from appliance.kernels.gpu.step import BoundModel, DeviceStep
@@ -93,6 +94,7 @@ class GpuExecutable:
             device,
             tile_rows,
             has_states=bool(program.states),
+            has_adapters=adapted is not None,
             all_in_tiles=numerics.batch_invariant,
         )
         places = None if adapted is None else (adapted, limits.max_loras, numerics.lora_dtype, device)
@@ -105,11 +107,17 @@ class GpuExecutable:
         self._collectives = collectives_of(adapted or program, execution, dtype, device)
         rest = (self._kit, self._collectives, fixed_rows)
         self._bound = BoundModel(device, dtype, buffers, self._matrices, self._vectors, *memory, *rest)
-        captures = functools.partial(can_capture, device=device, matrices=self._matrices, kit=self._kit)
-        clock = time.monotonic if execution.ranks is None else _no_time
-        self._graphs = StepGraphs(self._calls, self._bound, execution.graphs, limits, captures, clock)
+        self._graphs = self._graphs_of(execution)
         draws = None if self._kit is None else self._kit.draws
         self._sampler = DeviceSampler(limits.max_num_sampled, device, draws, self._graphs.memory)
+
+    def _graphs_of(self, execution: Execution) -> ProgramGraphs:
+        captures = functools.partial(can_capture, device=self._device, matrices=self._matrices, kit=self._kit)
+        clock = time.monotonic if execution.ranks is None else _no_time
+        rest = (self._bound, execution.graphs, execution.limits, captures, clock)
+        plain = StepGraphs(self._calls, *rest)
+        has_both = self._adapters is not None and plain.memory is not None
+        return ProgramGraphs(plain, StepGraphs(self._adapted_calls, *rest, plain.memory) if has_both else None)
 
     def _loaded(self, name: str, weights: Mapping[str, CanonicalWeight]) -> DeviceMatrix:
         """Copies a matrix to the device in its planned form; one by head becomes numbers of the activations' type."""
@@ -142,8 +150,8 @@ class GpuExecutable:
     @torch.inference_mode()
     def _launch(self, inputs: StepInputs) -> DeviceLogits:
         self._bounds.check(inputs)
-        by_graphs = inputs.adapters is None and self._seconds is None
-        shape = self._graphs.shape_of(inputs) if by_graphs else None
+        graphs = None if self._seconds is not None else self._graphs_for(inputs)
+        shape = None if graphs is None else graphs.shape_of(inputs)
         arrays = self._inputs.load(inputs, shape)
         own = arrays.unpadded()
         if inputs.follows:
@@ -153,11 +161,17 @@ class GpuExecutable:
         if self._program.given is not None and inputs.given is not None:
             step.slot(self._program.given).copy_(self._device.upload(inputs.given))
         with self._launches(is_decode=len(inputs.token_ids) == len(inputs.seq_lens)):
-            if shape is None:
+            if shape is None or graphs is None:
                 self._run_operators(step)
             else:
-                self._graphs.run(arrays)
+                graphs.run(arrays)
         return DeviceLogits(step.slot(self._program.logits))
+
+    def _graphs_for(self, inputs: StepInputs) -> StepGraphs | None:
+        """Returns the graphs by which a step may run."""
+        if inputs.adapters is None:
+            return self._graphs.plain
+        return self._graphs.adapted if self._own_adapters().can_capture(inputs.adapters.slots) else None
 
     @torch.inference_mode()
     def sleep(self, *, keep_weights: bool) -> None:
@@ -186,6 +200,8 @@ class GpuExecutable:
                 refill(tensors_of(self._matrices[name]), tensors_of(self._loaded(name, weights)))
             elif name in self._vectors:
                 refill([self._vectors[name]], [load_vector(weights[name], self._device)])
+        if self._adapters is not None:
+            self._adapters.enter_all()  # maps may lie elsewhere now
         del self._asleep["adapters"], self._asleep["weights"]
 
     @says_failures
@@ -215,11 +231,12 @@ class GpuExecutable:
     @on_device
     @torch.inference_mode()
     def capture_next(self) -> bool:
-        shape = self._graphs.next_shape()
-        if shape is None:
+        found = self._graphs.next()
+        if found is None:
             return False
+        graphs, shape = found
         with self._launches(is_decode=shape.is_decode):
-            self._graphs.run(self._inputs.load(_nothing(len(self._program.kv_layout().groups)), shape))
+            graphs.run(self._inputs.load(_nothing(len(self._program.kv_layout().groups)), shape))
         return True
 
     @says_failures

@@ -73,7 +73,10 @@ class DeviceStep:
 
     def sequence_of(self, extent: Extent) -> torch.Tensor:
         """Returns the sequence of each live row, int32 [rows]."""
-        of_tokens = self.arrays.sequence_of
+        return self.by_row(self.arrays.sequence_of, extent)
+
+    def by_row(self, of_tokens: torch.Tensor, extent: Extent) -> torch.Tensor:
+        """Returns what each live row has of an array with a number for each token, [rows]."""
         found = of_tokens if extent is Extent.TOKENS else of_tokens[self.arrays.sampled_rows]
         if self._only is None or extent is Extent.TOKENS:
             return found

@@ -37,7 +37,7 @@ def bound(sizes: Graphs = SIZES, clock: Clock | None = None) -> GpuExecutable:
     execution = dataclasses.replace(execution_of(64), graphs=sizes)
     executable = GpuKernelSet("torch").bind(decoder(graph, Layout.INT8), graph.weights, execution)
     if clock is not None:
-        executable._graphs._clock = clock
+        executable._graphs.plain._clock = clock
     executable.run(batch_step(PROMPTS, [0, 0, 0], TABLES, 16))
     return executable
 

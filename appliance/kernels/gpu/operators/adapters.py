@@ -12,7 +12,8 @@ from appliance.program.slots import Extent
 
 
 class DeviceRows(NamedTuple):
-    """The adapters of some rows. present: the slots of the step's adapters; slots, scales: [rows] and [rows, 1]."""
+    """The adapters of some rows. present: the slots of the step's adapters, as the host knows them, which a graph does
+    not; slots, scales: [rows] and [rows, 1]."""
 
     adapters: DeviceAdapters
     present: tuple[int, ...]
@@ -30,13 +31,14 @@ class DeviceRows(NamedTuple):
 
     @classmethod
     def _looked_up(cls, extent: Extent, step: DeviceStep) -> "DeviceRows":
-        given, adapters, device = step.arrays.host.adapters, step.bound.adapters, step.bound.device
-        assert given is not None, "the step has adapters"
+        given, adapters = step.arrays.host.adapters, step.bound.adapters
+        slots, scales = step.arrays.adapter_slots, step.arrays.adapter_scales
         assert adapters is not None, "the program was bound with places"
-        sequences = step.sequence_of(extent)
-        present = tuple(sorted({slot for slot in given.slots.tolist() if slot >= 0}))
-        columns = device.upload(given.slots)[sequences], device.upload(given.scales)[sequences][:, None]
-        return cls(adapters, present, *columns, step.bound.fixed_rows)
+        assert slots is not None, "and its steps have slots"
+        assert scales is not None, "and scales"
+        present = () if given is None else tuple(sorted({slot for slot in given.slots.tolist() if slot >= 0}))
+        of_rows = step.by_row(slots, extent), step.by_row(scales, extent)[:, None]
+        return cls(adapters, present, *of_rows, step.bound.fixed_rows)
 
     def product(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """Returns x @ weight.T in f32."""
