@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e import faulted_ranks
 from tests.e2e.served import make_random_model, serving
 from tests.server.harness import Server, wait_until
 
@@ -70,3 +71,10 @@ def test_a_server_of_two_ranks_comes_back(model: Path, tmp_path: Path) -> None:
         wait_until(lambda: status_of(server, "/readyz") == 200, "it is ready again", timeout_s=60.0)
         assert text(server) == expected
     wait_until(lambda: ranks() == [], "no rank is left behind", timeout_s=10.0)
+
+
+def test_faults_at_random_moments_cost_open_requests_alone(tmp_path: Path) -> None:
+    """`python -m tests.e2e.faulted_ranks` in small."""
+    rounds = faulted_ranks.run(2, 1, tmp_path, ("hang", "parent"))
+    assert [each.fault for each in rounds] == ["hang", "parent"]
+    assert rounds[0].ended_s > 0.9 * faulted_ranks.DEADLINE_S  # it hung, and did not end
