@@ -96,7 +96,10 @@ def _measured_lines(facts: HardwareFacts) -> list[str]:
     )
     rates, of_one = figures.kernel_rates, figures.one_core_kernel_rates
     kernels = [(f"kernel {name}", "Gop/s", rate, of_one.get(name)) for name, rate in rates.items()]
-    return [_measured_line(*row) for row in (*rows, *kernels, *_device_rows(figures)) if row[2] is not None]
+    lines = [_measured_line(*row) for row in (*rows, *kernels, *_device_rows(figures)) if row[2] is not None]
+    if figures.meeting_s is not None:
+        lines.append(f"{'two ranks':<13} {1e6 * figures.meeting_s:.1f} us to make 8 KiB known to each other")
+    return lines
 
 
 def _device_rows(figures: MeasuredFacts) -> list[tuple[str, str, float | None, float | None]]:

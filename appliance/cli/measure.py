@@ -7,6 +7,7 @@ from appliance.kernels.device_rates import device_rates
 from appliance.kernels.levels import usable_level
 from appliance.kernels.measure import PROBE_SECONDS, READ_BUFFER_BYTES
 from appliance.kernels.measure import measure as probe
+from appliance.kernels.meetings import measure_meeting
 
 
 def measure(
@@ -25,6 +26,7 @@ def measure(
         one_core_int8_peak=one.int8_peak,
         kernel_rates=dict(every.kernel_rates),
         one_core_kernel_rates=dict(one.kernel_rates),
+        meeting_s=measure_meeting(level) if num_cores > 1 else None,
     )
 
 

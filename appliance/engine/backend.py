@@ -62,7 +62,7 @@ def load_backend(plan: EnginePlan, config: SchedulerConfig, progress: Progress) 
 def load_share(plan: EnginePlan, config: SchedulerConfig, share: Share | None, progress: Progress) -> Backend:
     """Loads what one rank has of the model; all of it without a share. Raises like load_backend."""
     progress("headers", 0, 1)
-    facts, execution = planned_facts(plan), execution_of(plan, config)
+    facts, execution = planned_facts(plan), execution_of(plan, config, 0 if share is None else share.number)
     if share is not None:
         placement = _placed(execution.placement, plan, share.number)
         execution = replace(execution, ranks=share.ranks, stage=share.stage, placement=placement)
@@ -117,7 +117,7 @@ def _load(plan: EnginePlan, facts: ModelFacts, execution: Execution, progress: P
     return load_model(plan, facts, kernel_set, execution, lambda done, total: progress("weights", done, total), folder)
 
 
-def execution_of(plan: EnginePlan, config: SchedulerConfig) -> Execution:
+def execution_of(plan: EnginePlan, config: SchedulerConfig, rank: int = 0) -> Execution:
     limits = ExecutionLimits(
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_num_seqs=config.max_num_seqs,
@@ -140,7 +140,8 @@ def execution_of(plan: EnginePlan, config: SchedulerConfig) -> Execution:
     kernels = plan.kernels
     switches = (kernels.share_prefixes, kernels.screen_logits)
     memory = sum(item.size_bytes for item in plan.memory[0].items if item.name != "context")
-    placement = Placement(kernels.num_threads, plan.device, *switches, memory)
+    cpus, nodes = (each[rank] if each else () for each in (kernels.cpus, kernels.nodes))
+    placement = Placement(kernels.num_threads, plan.device, *switches, cpus, nodes, memory)
     return Execution(limits, numerics, placement, Graphs(plan.graphs.decode_sizes, plan.graphs.token_sizes))
 
 

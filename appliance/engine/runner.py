@@ -26,7 +26,7 @@ from appliance.engine.rows import Rows
 from appliance.engine.sampling import RowSampler, Samples
 from appliance.engine.saying import Said, say_single, say_with_drafts
 from appliance.engine.step import Drafted, DraftTokens, DraftWish, NewRow, RowError, StepPlan, StepResult
-from appliance.engine.swap_memory import SwapMemory
+from appliance.engine.swap_memory import swap_of
 from appliance.kernels.errors import StepError
 from appliance.kernels.interface import Eager, Executable, Screened, Staged, StepInputs
 from appliance.kernels.logits import Logits
@@ -80,7 +80,8 @@ class Runner:
         self._processors = RowProcessors(self._rows)
         self._sampler = RowSampler(executable, self._rows, self._processors, logprobs_mode)
         self._drafts = RowDrafts(drafters, vocab_size, draft_model) if has_drafts else None
-        self._swap = SwapMemory(executable, config.num_swap_places) if config.num_swap_places else None
+        places = (config.num_swap_places, config.num_state_places)
+        self._swap = swap_of(executable, *places) if config.num_swap_places else None
         self._is_ahead = False  # the expected next step was started early
 
     def run(self, plan: StepPlan) -> StepResult:

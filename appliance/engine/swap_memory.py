@@ -2,12 +2,38 @@
 
 import time
 from collections.abc import Iterable, Sequence
+from typing import Protocol, runtime_checkable
 from zlib import crc32
 
 import numpy as np
 
 from appliance.engine.step import BlockMove, Moved
 from appliance.kernels.interface import BlockMover, Executable, Moves
+
+
+class Swap(Protocol):
+    """What moves blocks and states between caches and host memory."""
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    def move(self, stores: Iterable[BlockMove], loads: Iterable[BlockMove]) -> Moved:
+        """Stores, then loads. Of a row of which a place has changed since it was stored, nothing is loaded."""
+
+
+@runtime_checkable
+class Swaps(Protocol):
+    """An executable that has host memory of its own for what it keeps."""
+
+    def swap(self, num_places: int, num_state_places: int) -> Swap:
+        """Returns it, of so many places."""
+
+
+def swap_of(executable: Executable, num_places: int, num_state_places: int) -> Swap:
+    """Returns host memory for what an executable keeps, of so many places, of which a state takes so many."""
+    if isinstance(executable, Swaps):
+        return executable.swap(num_places, num_state_places)
+    return SwapMemory(executable, num_places, num_state_places)
 
 
 class SwapMemory:
@@ -18,11 +44,14 @@ class SwapMemory:
     memory or of a copy changes, and need not withstand anybody who means to change a place.
     """
 
-    def __init__(self, executable: Executable, num_places: int) -> None:
+    def __init__(self, executable: Executable, num_places: int, num_state_places: int) -> None:
+        """num_state_places: of which a state takes so many. One of several ranks may have smaller blocks than the one
+        for which that was planned: its places are large enough for its states all the same."""
         assert isinstance(executable, Moves), "the plan swaps only where the kernel set can move blocks"
         self._executable: Moves = executable
         mover = executable.mover()
-        self._places = np.zeros((num_places, mover.block_bytes or mover.state_bytes), np.uint8)
+        place_bytes = max(mover.block_bytes, -(-mover.state_bytes // max(1, num_state_places)))
+        self._places = np.zeros((num_places, place_bytes), np.uint8)
         self._checksums = [0] * num_places
 
     @property
@@ -30,7 +59,6 @@ class SwapMemory:
         return self._places.nbytes
 
     def move(self, stores: Iterable[BlockMove], loads: Iterable[BlockMove]) -> Moved:
-        """Stores, then loads. Of a row of which a place has changed since it was stored, nothing is loaded."""
         mover = self._executable.mover()  # anew: a set that slept has other memory
         started = time.perf_counter()
         num_stored, num_loaded, unloaded = 0, 0, set[int]()

@@ -9,6 +9,13 @@ FACTS_VERSION = 1
 Vendor = Literal["nvidia", "amd"]
 
 
+class NumaNode(msgspec.Struct, frozen=True):
+    """A part of the machine whose CPUs share a memory that is nearer to them than others."""
+
+    number: int
+    cpus: tuple[int, ...]  # those that this process may run on
+
+
 class CpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What the operating system lets this process use of the CPU."""
 
@@ -23,6 +30,7 @@ class CpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     l2_bytes: int  # of one core
     l3_bytes: int  # of the whole package
     num_numa_nodes: int
+    numa_nodes: tuple[NumaNode, ...] = ()  # with CPUs of the affinity mask; without any nothing is known of them
 
 
 class MemoryFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +73,7 @@ class MeasuredFacts(msgspec.Struct, frozen=True, kw_only=True):
     one_core_f32_peak: float | None = None
     kernel_rates: dict[str, float] = {}  # of the kernels on whole prompts, by weight layout and "attention"
     one_core_kernel_rates: dict[str, float] = {}
+    meeting_s: float | None = None  # in which two ranks, a core each, make 8 KiB known to each other
     device: MeasuredDevice | None = None  # of the first accelerator
 
 

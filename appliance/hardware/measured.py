@@ -34,6 +34,7 @@ def store_measured(facts: HardwareFacts, measured: MeasuredFacts) -> Path:
 def measured_path(facts: HardwareFacts) -> Path:
     """The same cores of the same CPU and the same GPUs share a file; another affinity or quota is another machine."""
     identity = msgspec.to_builtins({"cpu": facts.cpu, "memory": facts.memory.total_bytes})
+    del identity["cpu"]["numa_nodes"]  # it follows from the others
     if facts.accelerators:
         identity["accelerators"] = [[each.name, each.architecture, each.memory_bytes] for each in facts.accelerators]
     return environ.cache_dir() / "hardware" / f"{sha256_json(identity)[:32]}.json"

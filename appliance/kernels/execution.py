@@ -41,6 +41,8 @@ class Placement:
     device: str = "cpu"
     share_prefixes: bool = True  # decodes read a prefix that they share once for all, where the set can (cascade)
     screen_logits: bool = False  # keep a copy of the head in fewer bits, for steps that need only the largest logits
+    cpus: tuple[int, ...] = ()  # to which the threads are bound; none: they are not
+    nodes: tuple[int, ...] = ()  # NUMA nodes of which memory is taken first; none: of that where a thread runs
     memory_bytes: int = 0  # of a GPU, which the plan takes beside the driver's context
 
 

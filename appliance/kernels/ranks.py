@@ -152,6 +152,16 @@ class Exchange:
         outputs[:] = there
         self._ranks.meet()
 
+    def gather_rows(self, columns: np.ndarray, starts: Sequence[int], tokens: np.ndarray) -> None:
+        """Fills f32 rows [T, width] that other ranks have computed: rank r those whose token is one of starts[r] to
+        starts[r + 1] - 1."""
+        there, rank = self._like(columns), self._ranks.rank
+        own = (starts[rank] <= tokens) & (tokens < starts[rank + 1])
+        there[own] = columns[own]
+        self._ranks.meet()
+        columns[:] = there
+        self._ranks.meet()
+
     def _like(self, columns: np.ndarray) -> np.ndarray[Any, np.dtype[np.float32]]:
         rows, width = columns.shape
         return np.frombuffer(self._map, np.float32, rows * width).reshape(rows, width)

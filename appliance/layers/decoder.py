@@ -84,7 +84,9 @@ def emit_embedding(builder: ProgramBuilder, spec: DecoderSpec) -> Slot:
     table = builder.weight("embed", spec.vocab_size, spec.hidden_size, role="embedding")
     positions = builder.weight("positions", -1, spec.hidden_size) if spec.learned_positions else None
     types = builder.weight("types", -1, spec.hidden_size) if spec.has_token_types else None
-    builder.emit(Embed(table, out, spec.embedding_scale, positions, spec.position_offset, types))
+    builder.emit(
+        Embed(table, out, spec.embedding_scale, positions, spec.position_offset, types, num_tokens=spec.vocab_size)
+    )
     if spec.embedding_norm is not None:
         emit_norm(builder, spec.embedding_norm, "embed_norm", out, hidden)
     return hidden
@@ -352,7 +354,7 @@ def _emit_read(builder: ProgramBuilder, spec: DecoderSpec, draft: DraftHeadSpec)
     width = spec.hidden_size
     embedded = builder.slot("embedded", width)
     table = builder.weight("embed", spec.vocab_size, width, role="embedding")
-    builder.emit(Embed(table, embedded, spec.embedding_scale))
+    builder.emit(Embed(table, embedded, spec.embedding_scale, num_tokens=spec.vocab_size))
     if draft.reads == "joined":
         state = builder.slot("given", width)
         return state, embedded, state

@@ -29,7 +29,7 @@ def _emit_speculator(builder: ProgramBuilder, spec: DecoderSpec, stage: MlpSpecu
     inner = spec.hidden_size
     given, hidden = builder.slot("given", sum(stage.widths)), builder.slot("hidden", inner)
     table = builder.weight("embed", spec.vocab_size, inner, role="embedding")
-    builder.emit(Embed(table, hidden, stage.embedding_scale))
+    builder.emit(Embed(table, hidden, stage.embedding_scale, num_tokens=spec.vocab_size))
     start = 0
     for number, width in enumerate(stage.widths):
         read = Span(given, start, width)

@@ -15,7 +15,8 @@ def emit_inputs(builder: ProgramBuilder, spec: PerLayerSpec, num_layers: int, em
     columns = num_layers * spec.width
     inputs = builder.slot("per_layer", columns)
     table = builder.weight("per_layer.embed", spec.num_rows, columns, role="embedding")
-    builder.emit(Embed(table, inputs, spec.table_scale * spec.sum_scale, missing_row=0))
+    scale = spec.table_scale * spec.sum_scale
+    builder.emit(Embed(table, inputs, scale, missing_row=0, num_tokens=spec.num_rows))
     context = builder.slot("per_layer_context", columns)
     builder.project(embedding, [Projection("per_layer.project", columns)], context)
     weight, eps = builder.weight("per_layer.norm", spec.width), spec.norm_eps / spec.input_scale**2

@@ -17,7 +17,7 @@ from appliance.plan.parallel_types import ParallelPlan
 from appliance.plan.program import PlannedProgram
 from appliance.plan.types import AdapterPlan, AdaptersPlan, MemoryItem, PoolingPlan
 from appliance.program.adapters import adapter_slot_bytes, num_adapter_slots
-from appliance.program.cuts import UncutError
+from appliance.program.head_cuts import UncutError
 from appliance.spec.sections.lora import AdapterSection, LoraSection
 
 _RULE = "plan/adapters"

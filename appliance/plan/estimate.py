@@ -20,6 +20,7 @@ from appliance.plan.estimate_device import DeviceSteps
 from appliance.plan.program import PlannedProgram
 from appliance.plan.screen import head_screen
 from appliance.plan.types import EnginePlan
+from appliance.program.ranks import Gather, Meet
 from appliance.program.roofline import program_work
 from appliance.program.work import ChunkReach, Forms, OperatorWork, Reach, StepCounts, reaches_of
 
@@ -48,7 +49,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     ttft_s: float  # of a prompt that comes alone
     itl_s: float  # with all streams in the step
     output_tokens_per_s: float  # of all streams together, while all decode
-    decode_bound: str  # "memory", or the arithmetic that holds most of a decode step up
+    decode_bound: str  # "memory", the arithmetic, or "ranks" (their meetings) that holds most of a decode step up
 
     @property
     def decode_tokens_per_s(self) -> float:
@@ -112,8 +113,14 @@ def _steps(plan: EnginePlan, program: PlannedProgram, speed: Speed) -> tuple[_St
         return device.step, device.works
     if plan.device != "cpu" or KERNEL_SETS[plan.kernels.kernel_set].uses_torch:
         return None
-    works = _works(plan, program)
-    return functools.partial(_step, _machine(plan, speed), works), works
+    works, waiting_s = _works(plan, program), _num_meetings(plan, program) * (speed.meeting_s or 0.0)
+    return functools.partial(_step, _machine(plan, speed), works, waiting_s), works
+
+
+def _num_meetings(plan: EnginePlan, program: PlannedProgram) -> int:
+    """How often the ranks of a program wait for each other in a step."""
+    shared = program if program.num_ranks > 1 else program.share(plan.parallel.tensor)
+    return sum(isinstance(op, Gather | Meet) for op in shared.program.operators)
 
 
 def _works(plan: EnginePlan, program: PlannedProgram) -> Counter[OperatorWork]:
@@ -191,9 +198,12 @@ def _triangle(count: int) -> int:
     return count * (count + 1) // 2
 
 
-def _step(machine: _Machine, works: Counter[OperatorWork], counts: StepCounts, *, is_prompt: bool) -> tuple[float, str]:
-    """(seconds, what bounds most of them) of a step of one prompt, or of many sequences that decode."""
-    by_bound: dict[str, float] = {}
+def _step(
+    machine: _Machine, works: Counter[OperatorWork], waiting_s: float, counts: StepCounts, *, is_prompt: bool
+) -> tuple[float, str]:
+    """(seconds, what bounds most of them) of a step of one prompt, or of many sequences that decode. waiting_s: of
+    ranks for each other."""
+    by_bound = {"ranks": waiting_s}
     for each, times in works.items():
         work = counts.work_of(each)
         has_many_rows = is_prompt if work.visit_operations else counts.rows_of_weights(work) >= _MANY_ROWS

@@ -8,6 +8,7 @@ from appliance.base.native import build_hint
 from appliance.catalog.gpu_operators import gpu_implementation, gpu_refusals
 from appliance.catalog.kernel_sets import KERNEL_SETS, MODELLING, KernelSetFacts
 from appliance.plan.accelerators import obstacle
+from appliance.plan.binding import BoundRanks, plan_binding
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
 from appliance.plan.modelling import Modelled
@@ -141,11 +142,15 @@ def plan_kernels(
     used = {record: _variants(record, program, precision) for record in OPERATORS if _is_ours(record, chosen)}
     of_machine = chosen.support if chosen.device == "cpu" else inputs.profile.support  # that of the generation
     support = of_machine if chosen.is_built else "untested"
+    parallel = inputs.spec.parallelism
+    bound = plan_binding(inputs, chosen.name, parallel.tensor * parallel.pipeline, ledger)
     return KernelPlan(
         kernel_set=chosen.name,
         support=support,
         choices=tuple(_choice(record, variant, selection) for record, found in used.items() for variant in found),
-        num_threads=_num_threads(inputs, ledger),
+        num_threads=_num_threads(inputs, bound, ledger),
+        cpus=bound.cpus,
+        nodes=bound.nodes,
         batch_invariant=selection.batch_invariant,
         share_prefixes=_share_prefixes(inputs, chosen, program, ledger),
     )
@@ -212,8 +217,11 @@ def _variant_obstacle(name: str, record: type[Operator], variant: str) -> str:
     return ""
 
 
-def _num_threads(inputs: PlanInputs, ledger: Ledger) -> int:
+def _num_threads(inputs: PlanInputs, bound: BoundRanks, ledger: Ledger) -> int:
     wanted, path, cpu = inputs.spec.hardware.num_threads, "hardware.num_threads", inputs.facts.cpu
+    if wanted == "auto" and bound.cpus and inputs.spec.hardware.cpu_omp_threads_bind != "auto":
+        reason = "one on each CPU of the shortest list of hardware.cpu_omp_threads_bind"
+        return ledger.decide("kernels.num_threads", min(map(len, bound.cpus)), "spec", reason)
     if wanted == "auto":
         reason = "physical cores that affinity and cgroup allow; a second thread a core shares its vector units"
         each = threads_of_rank(inputs)

@@ -9,7 +9,7 @@ from appliance.plan.parallel_types import ParallelPlan
 from appliance.plan.program import PlannedProgram
 from appliance.plan.replicas import plan_replicas, ranks_here
 from appliance.plan.types import ExpertsPlan
-from appliance.program.cuts import UncutError
+from appliance.program.head_cuts import UncutError
 from appliance.program.stages import even_layers
 
 RULE = "plan/parallelism"

@@ -149,4 +149,4 @@ class PlannedProgram:
             tables = [weight for weight in self.weights.values() if weight.role == "embedding"]
             return tables[-1] if tables else None
         head = screened_head(self.program)
-        return None if head is None else self.weights.get(head.weight)
+        return None if head is None else self.weights.get(head.op.weight)

@@ -34,9 +34,9 @@ def plan_swap(inputs: PlanInputs, units: SwapUnits, left: int, ledger: Ledger) -
         return _computed_again(MODE, ledger)
     if not space:
         return _computed_again(SPACE, ledger)
-    if _num_ranks(inputs) > 1:
-        message = "each rank keeps a part of every block, and this version moves no parts to host memory"
-        ledger.refuse(SPACE, "plan/swap", message, allowed="0, or one rank", hint=f"remove {SPACE}")
+    if inputs.spec.parallelism.pipeline > 1:
+        message = "several steps of a pipeline run at once, and this version moves no blocks beside them"
+        ledger.refuse(SPACE, "plan/swap", message, allowed="0, or pipeline: 1", hint=f"remove {SPACE}")
         return PlannedSwap()
     if not place_bytes:
         message = "this model keeps nothing from one step to the next, so there is nothing to swap"
@@ -59,10 +59,6 @@ def plan_swap(inputs: PlanInputs, units: SwapUnits, left: int, ledger: Ledger) -
         return PlannedSwap()
     ledger.take("cache.swap", SPACE, plan.num_places, _reason(inputs, plan, units))
     return PlannedSwap(plan, (item,))
-
-
-def _num_ranks(inputs: PlanInputs) -> int:
-    return inputs.spec.parallelism.tensor * inputs.spec.parallelism.pipeline
 
 
 def _computed_again(path: str, ledger: Ledger) -> PlannedSwap:

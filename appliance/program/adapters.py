@@ -87,7 +87,8 @@ class AdapterEmbed(Record, frozen=True):
 class AdapterExperts(Experts, frozen=True):
     """Experts of which each one's gate, up and down may be changed by adapters, as by an AdapterLinear after each.
 
-    inner_parts: for each expert the logical weights of its gate and of up, or of up alone. down_parts: one an expert.
+    inner_parts: for each own expert the logical weights of its gate and of up, or of up alone. down_parts: one an
+    expert.
     """
 
     doc = "experts, with the changes that adapters make to each"
@@ -103,13 +104,13 @@ class AdapterExperts(Experts, frozen=True):
         for expert, down in enumerate(self.down_parts):
             inner = self.inner_parts[count * expert : count * (expert + 1)]
             found.append(AdapterPlace(inner, (self.width,) * count, self.x.width, self.max_rank))
-            found.append(AdapterPlace((down,), (self.out.width,), self.width, self.max_rank))
+            found.append(AdapterPlace((down,), (self.out_width,), self.width, self.max_rank))
         return tuple(found)
 
     def work(self, forms: Forms) -> OperatorWork:
         work = super().work(forms)
         one = sum(sum(place.widths) + len(place.parts) * place.in_width for place in self.places()[:2])
-        added = 2 * self.max_rank * self.num_chosen * one
+        added = 2 * self.max_rank * self.num_chosen * one * self.num_own // self.num_experts
         return msgspec.structs.replace(work, row_operations=work.row_operations + added)
 
 

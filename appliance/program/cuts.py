@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 from appliance.program.adapters import AdapterLinear
 from appliance.program.attention import HeadLinear, ScaleByPosition
+from appliance.program.head_cuts import COLUMN_UNIT, Cut, even_cut, kv_heads_cut, query_heads_cut, scaled
 from appliance.program.operators import (
     Activation,
     GatedActivation,
@@ -23,64 +24,16 @@ from appliance.program.operators import (
     WholeAttention,
 )
 from appliance.program.slots import Slot, Span, whole
+from appliance.program.state_cuts import state_cuts
+from appliance.program.states import GatedDelta, RgLru, ShortConv, StateSpace
 
-COLUMN_UNIT = 64  # where nothing else divides columns, ranks take multiples of so many: whole cache lines and tiles
-
-# Columns of the ranks, in order, each as (start, stop) from the start of a span. Ranks may have the same columns.
-Cut = tuple[tuple[int, int], ...]
-
-
-class UncutError(ValueError):
-    """A program cannot be divided among so many ranks."""
-
-
-def even_cut(width: int, count: int, unit: int = 1) -> Cut:
-    """Divides columns as evenly as multiples of `unit` allow; no rank has more than the first. Raises UncutError if one
-    would get none."""
-    while unit > 1 and width // unit < count:
-        unit //= 2
-    if width // unit < count:
-        raise UncutError(f"{width} columns cannot be shared by {count} ranks")
-    units = width // unit
-    starts = [-(-units * rank // count) * unit for rank in range(count)]
-    return tuple(pairwise([*starts, width]))
-
-
-def kv_heads_cut(num_kv_heads: int, count: int) -> Cut:
-    """Divides KV heads. Where there are fewer than ranks, several ranks have the same one; raises UncutError if then
-    some would be had by more ranks than others."""
-    if count <= num_kv_heads:
-        return even_cut(num_kv_heads, count)
-    if count % num_kv_heads:
-        raise UncutError(f"{num_kv_heads} KV heads cannot be shared by {count} ranks")
-    sharing = count // num_kv_heads
-    return tuple((rank // sharing, rank // sharing + 1) for rank in range(count))
-
-
-def query_heads_cut(num_heads: int, num_kv_heads: int, count: int) -> Cut:
-    """Divides query heads so that each rank has those of its KV heads, or a part of those of its one."""
-    each = num_heads // num_kv_heads
-    if count <= num_kv_heads:
-        return scaled(kv_heads_cut(num_kv_heads, count), each)
-    kv, sharing = kv_heads_cut(num_kv_heads, count), count // num_kv_heads
-    parts = even_cut(each, sharing)
-    return tuple(
-        (first * each + parts[rank % sharing][0], first * each + parts[rank % sharing][1])
-        for rank, (first, _) in enumerate(kv)
-    )
-
-
-def scaled(cut: Cut, width: int) -> Cut:
-    """Returns the columns of heads of a width."""
-    return tuple((start * width, stop * width) for start, stop in cut)
-
-
-How = Literal["cut", "follow", "read", "write"]
+How = Literal["cut", "follow", "take", "read", "write"]
 
 
 class Touch(NamedTuple):
     """Columns that an operator reads or writes, and how: `cut`, its own columns alone if they are divided; `follow`, in
-    place and column by column or head by head; `read` and `write`, all of them at once."""
+    place and column by column or head by head; `take`, all of them at once, wherever they are; `read` and `write`, all
+    of them at once in this very slot."""
 
     span: Span
     how: How
@@ -94,6 +47,7 @@ class Cuts:
     count: int
     by_slot: dict[int, dict[Span, Cut]] = field(default_factory=dict)
     broken: set[int] = field(default_factory=set)
+    _taken: dict[int, set[int]] = field(default_factory=dict)  # where what linear maps read begins and ends
 
     @classmethod
     def of(cls, program: StepProgram, count: int) -> "Cuts":
@@ -101,6 +55,8 @@ class Cuts:
         cuts = cls(count)
         for op in program.operators:
             cuts._define(op)
+            if isinstance(op, Linear):
+                cuts._taken.setdefault(op.x.slot.index, set()).update((op.x.start, op.x.start + op.x.width))
         for op in program.operators:
             cuts._fill(op)
         return cuts
@@ -133,11 +89,11 @@ class Cuts:
 
     def _define(self, op: Operator) -> None:
         """Cuts what an operator divides by heads, or makes of cut columns."""
-        if isinstance(op, GatedActivation):
-            spans = (op.gate, op.up, whole(op.out))
+        if isinstance(op, GatedActivation | RgLru):
+            spans = alike(op)
             known = next((cut for cut in map(self.at, spans) if cut is not None), None)
             for span in spans:
-                self._put(span, known or even_cut(op.out.width, self.count, COLUMN_UNIT))
+                self._put(span, known or even_cut(span.width, self.count, COLUMN_UNIT))
         for span, cut in head_cuts(op, self.count).values():
             self._put(span, cut)
 
@@ -145,11 +101,25 @@ class Cuts:
         """Cuts what a linear map writes evenly, where nothing else says how."""
         if not isinstance(op, Linear) or self.within(op.out) is not None:
             return
-        known = self.by_slot.get(op.out.slot.index, {})
-        if any(_overlap(op.out, span) for span in known) or op.out.width < self.count:
+        gaps = self._gaps(op.out)
+        if not gaps or any(gap.width < self.count for gap in gaps):
             self.broken.add(op.out.slot.index)
             return
-        self._put(op.out, even_cut(op.out.width, self.count, COLUMN_UNIT))
+        for gap in gaps:
+            self._put(gap, even_cut(gap.width, self.count, COLUMN_UNIT))
+
+    def _gaps(self, span: Span) -> list[Span]:
+        """Returns what is not cut of a span, in the pieces in which it is read; nothing if it overlaps with what is cut
+        beyond it."""
+        known = sorted(self.by_slot.get(span.slot.index, {}), key=lambda each: each.start)
+        inside = [each for each in known if _overlap(span, each)]
+        if not all(_contains(span, each) for each in inside):
+            return []
+        ends = {span.start, span.start + span.width}
+        ends |= {end for end in self._taken.get(span.slot.index, ()) if span.start < end < span.start + span.width}
+        ends |= {end for each in inside for end in (each.start, each.start + each.width)}
+        pieces = [Span(span.slot, start, stop - start) for start, stop in pairwise(sorted(ends))]
+        return [piece for piece in pieces if not any(_overlap(piece, each) for each in inside)]
 
 
 def head_cuts(op: Operator, count: int) -> dict[str, tuple[Span, Cut]]:
@@ -173,21 +143,33 @@ def head_cuts(op: Operator, count: int) -> dict[str, tuple[Span, Cut]]:
             heads = even_cut(op.num_heads, count)
             spans = {"x": op.x, "out": whole(op.out), **({} if op.tail is None else {"tail": op.tail})}
             return {name: (span, scaled(heads, span.width // op.num_heads)) for name, span in spans.items()}
+        case GatedDelta() | StateSpace():
+            return state_cuts(op, count)
         case _:
             return {}
 
 
-def touches(op: Operator) -> Iterator[Touch]:
-    """Yields what an operator reads and writes of each slot."""
-    if heads := head_cuts(op, 1):
+def alike(op: GatedActivation | RgLru) -> tuple[Span, ...]:
+    """Returns the spans of an operator whose columns each depend on the same columns of the others."""
+    if isinstance(op, GatedActivation):
+        return (op.gate, op.up, whole(op.out))
+    return (op.x, op.input_gate, op.recurrence_gate, op.out)
+
+
+def touches(op: Operator, count: int) -> Iterator[Touch]:
+    """Yields what an operator that so many ranks run reads and writes of each slot. Raises UncutError like
+    head_cuts."""
+    if heads := head_cuts(op, count):
         yield from (Touch(span, "cut") for span, _ in heads.values())
         return
     match op:
         case Linear():
-            yield Touch(op.x, "read")
+            yield Touch(op.x, "take")
             yield Touch(op.out, "cut")
-        case GatedActivation():
-            yield from (Touch(span, "cut") for span in (op.gate, op.up, whole(op.out)))
+        case GatedActivation() | RgLru():
+            yield from (Touch(span, "cut") for span in alike(op))
+        case ShortConv() if op.x == op.out:
+            yield Touch(op.x, "follow")
         case HeadNorm() if op.num_heads > 1:
             yield from (Touch(span, "follow", op.head_dim) for span in (op.x, op.out) if span is not None)
         case Rope():
@@ -201,7 +183,7 @@ def touches(op: Operator) -> Iterator[Touch]:
         case Activation() if op.x == op.out and op.parameters is None:
             yield Touch(whole(op.x), "follow")
         case AdapterLinear():
-            yield Touch(op.x, "read")
+            yield Touch(op.x, "take")
             yield Touch(op.out, "follow")
         case _:
             yield from _at_once(op)
@@ -234,11 +216,11 @@ def _at_once(op: Operator) -> Iterator[Touch]:
                     yield Touch(span, "write")
 
 
-def slots_touched(program: StepProgram) -> Mapping[int, list[Touch]]:
-    """Returns every touch of each slot."""
+def slots_touched(program: StepProgram, count: int) -> Mapping[int, list[Touch]]:
+    """Returns every touch of each slot by so many ranks."""
     found: dict[int, list[Touch]] = {}
     for op in program.operators:
-        for touch in touches(op):
+        for touch in touches(op, count):
             found.setdefault(touch.span.slot.index, []).append(touch)
     return found
 

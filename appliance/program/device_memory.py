@@ -220,7 +220,7 @@ def gather_bytes(program: StepProgram, limits: StepLimits, element_bytes: int) -
     of the one that has most."""
     wide, most = wide_slots(program), 0
     for op in program.operators:
-        if isinstance(op, Gather) and op.experts is None:
+        if isinstance(op, Gather) and op.experts is None and not op.by_token:
             slot = op.x.slot
             widest = max(stop - start for start, stop in pairwise(op.starts))
             each = 4 if slot.buffer.index in wide else element_bytes

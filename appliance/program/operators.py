@@ -30,7 +30,9 @@ class Embed(Record, frozen=True):
     """out[t] = table[token_ids[t]] * scale (+ position_table[positions[t] + position_offset]) (+
     type_table[token_types[t]]). type_table: f32 [num_types, D]; without token_types in a step, every type is 0.
 
-    missing_row: the row of tokens beyond the table; None: it has all.
+    missing_row: the row of tokens beyond the table; None: it has all. num_tokens: the rows of the table; with 0, which
+    leaves them open, several ranks have it whole. own: of a rank, the first token of its table and the one after its
+    last; only the rows of these are written.
     """
 
     doc = "token (and position, and segment) embeddings"
@@ -44,6 +46,8 @@ class Embed(Record, frozen=True):
     position_offset: int = 0
     type_table: str | None = None
     missing_row: int | None = None
+    num_tokens: int = 0
+    own: tuple[int, int] | None = None
 
     def work(self, forms: Forms) -> OperatorWork:
         return OperatorWork("embed", row_bytes=4 * self.out.width)

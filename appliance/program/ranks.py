@@ -13,6 +13,9 @@ class Gather(Record, frozen=True):
 
     experts: int32 [rows, k]; with it, x is [rows, k * D], and in each row rank r has computed the columns
     of the choices whose expert is one of starts[r] to starts[r + 1] - 1.
+
+    by_token: x is [T, D], and rank r has computed the rows of the tokens starts[r] to starts[r + 1] - 1. missing_row:
+    the token in whose place those beyond the last one are looked up; None: there are none.
     """
 
     doc = "make the columns of all ranks known to each"
@@ -20,6 +23,8 @@ class Gather(Record, frozen=True):
     x: Span
     starts: tuple[int, ...]  # of each rank's columns, from the start of the span, and its width; or of its experts
     experts: Slot | None = None
+    by_token: bool = False
+    missing_row: int | None = None
 
 
 class Meet(Record, frozen=True):

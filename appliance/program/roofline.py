@@ -23,7 +23,7 @@ def program_work(program: StepProgram, forms: Forms, screen: Screen | None = Non
     if screen is not None:
         head = screened_head(program)
         assert head is not None, "only a head that is nothing but products has a screen"
-        works[-1] = _screened(works[-1], screen)
+        works[head.position] = _screened(works[head.position], screen)
     return tuple(works)
 
 

@@ -5,15 +5,17 @@ from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from appliance.program.cuts import Cut, Cuts, Touch, fits, is_divided, slots_touched
+from appliance.program.cuts import Cuts, Touch, fits, is_divided, slots_touched
+from appliance.program.head_cuts import Cut
 from appliance.program.operators import StepProgram
 from appliance.program.slots import Slot, Span, whole
 
 Rows = tuple[tuple[int, int], ...]  # of a weight, as (start, stop)
 
-# Local: nothing reads more than a rank's own columns, so it has no others. Shared: ranks write their columns, and all
-# are read. Private: each rank has all columns.
+# Local: nothing reads more than a rank's own columns in it, so it has no others; what is read whole is copied to a
+# shared slot. Shared: ranks write their columns, and all are read. Private: each rank has all columns.
 SlotKind = Literal["local", "shared", "private"]
+_READING = ("take", "read")
 
 
 class Shard(NamedTuple):
@@ -30,7 +32,7 @@ class ShardLayout:
         self.cuts = Cuts.of(program, shard.num_ranks)
         self._outside = (program.logits, program.kept)
         self._given = program.given
-        touched = slots_touched(program)
+        touched = slots_touched(program, shard.num_ranks)
         self.kinds = {slot.index: self._kind_of(slot, touched.get(slot.index, [])) for slot in program.slots}
         self._slots = {
             slot.index: self._local(slot) if self.kinds[slot.index] == "local" else slot for slot in program.slots
@@ -101,13 +103,22 @@ class ShardLayout:
     def _kind_of(self, slot: Slot, touched: Sequence[Touch]) -> SlotKind:
         if slot == self._given or self.cuts.is_whole(slot) or not all(map(self._is_cut, touched)):
             return "private"
-        if slot not in self._outside and all(touch.how != "read" for touch in touched):
+        reads = [touch for touch in touched if touch.how in _READING]
+        if slot not in self._outside and not reads:
             return "local"
-        is_exact = all(self.cuts.at(touch.span) is not None for touch in touched if touch.how != "read")
-        return "shared" if is_exact and is_divided(self.cuts.by_slot[slot.index].values()) else "private"
+        is_exact = all(self.cuts.at(touch.span) is not None for touch in touched if touch.how not in _READING)
+        if is_exact and is_divided(self.cuts.by_slot[slot.index].values()):
+            return "shared"
+        can_copy = slot not in self._outside and all(touch.how == "take" and self._is_whole(touch) for touch in reads)
+        return "local" if can_copy else "private"
+
+    def _is_whole(self, touch: Touch) -> bool:
+        """Says whether the ranks' own columns together are what is read, each once."""
+        parts = self.cuts.within(touch.span)
+        return parts is not None and is_divided(cut for _, cut in parts)
 
     def _is_cut(self, touch: Touch) -> bool:
-        if touch.how == "read":
+        if touch.how in _READING:
             return True
         parts = self.cuts.within(touch.span)
         return touch.how != "write" and parts is not None and all(fits(cut, touch.unit) for _, cut in parts)

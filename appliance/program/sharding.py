@@ -2,21 +2,23 @@
 
 A rank computes some rows of every matrix, and some heads of every attention, whole. No sum is divided, so its numbers
 are those of a rank alone, to the bit. Where an operator reads what several ranks have computed, a `Gather` stands
-before it. Experts are a rank's own or another's, whole. Norms, routers and recurrent states, which read whole rows, are
-computed by every rank.
+before it. Experts are a rank's own or another's, whole, and so are rows of tables of embeddings. Recurrent states are
+divided by heads or columns. Norms and routers, which read whole rows, are computed by every rank.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from appliance.program.adapters import AdapterExperts, AdapterLinear
 from appliance.program.attention import HeadLinear
-from appliance.program.cuts import COLUMN_UNIT, Cut, UncutError, even_cut, head_cuts, touches
+from appliance.program.cuts import alike, head_cuts, touches
+from appliance.program.head_cuts import COLUMN_UNIT, Cut, even_cut
 from appliance.program.operators import (
     Add,
     Copy,
+    Embed,
     GatedActivation,
     HeadNorm,
     KvWrite,
@@ -32,6 +34,8 @@ from appliance.program.ranks import Gather, Meet
 from appliance.program.routing import Experts, MixExperts
 from appliance.program.shard_layout import Rows, Shard, ShardLayout
 from appliance.program.slots import Slot, Span, whole
+from appliance.program.state_cuts import own_state
+from appliance.program.states import GatedDelta, RgLru, ShortConv, StateShape, StateSpace
 
 
 class WeightRows(NamedTuple):
@@ -70,10 +74,10 @@ class _Sharder:
         self._rows: dict[str, WeightRows] = {}
         self._parts: dict[str, tuple[int, int]] = {}
         self._kv_heads: dict[int, int] = {}  # by cache
+        self._states = list(program.states)
         self._pending: dict[int, dict[Span, Cut]] = {}  # columns of shared slots that not every rank knows
         self._being_read: set[int] = set()  # shared slots that another rank may still read
-        tables = (op for op in program.operators if not isinstance(op, Linear | HeadLinear | Experts))
-        self._wholes = {name for op in tables for name in op.named(op.matrices)}  # weights that are read whole
+        self._wholes = {name for op in program.operators for name in self._read_whole(op)}
 
     def shard(self) -> ShardedProgram:
         for op in self._given.operators:
@@ -86,7 +90,8 @@ class _Sharder:
             for number, shape in enumerate(self._given.caches)
         )
         operators, slots = tuple(self._operators), self._layout.slots
-        program = replace(self._given, operators=operators, slots=slots, caches=caches, shared=self._layout.shared)
+        kept = {"caches": caches, "states": tuple(self._states), "shared": self._layout.shared}
+        program = replace(self._given, operators=operators, slots=slots, **kept)
         return ShardedProgram(program, self._rows, self._parts)
 
     # What all ranks know
@@ -99,6 +104,20 @@ class _Sharder:
             self._operators.append(Gather(span, (*(start for start, _ in cut), span.width)))
             self._being_read.clear()
         self._being_read.add(slot.index)
+
+    def _taken(self, span: Span) -> Span:
+        """Returns where all columns of a span are known, after gathering what is not."""
+        if self._layout.kind(span.slot) != "local":
+            self._know(span.slot)
+            return span
+        twin, parts = self._layout.twin(span), self._layout.cuts.within(span)
+        assert parts is not None, "a slot that is cut has cuts for each of its spans"
+        for part, cut in parts:
+            there = Span(twin, part.start - span.start, part.width)
+            self._will_write(there, cut)
+            self._operators.append(Copy(self._layout.own(part), self._layout.own(there, cut)))
+        self._know(twin)
+        return whole(twin)
 
     def _will_write(self, span: Span, cut: Cut) -> None:
         """Notes that ranks write their columns of a shared slot next."""
@@ -115,11 +134,13 @@ class _Sharder:
     def _emit(self, op: Operator) -> None:
         match op:
             case Linear():
-                self._know(op.x.slot)
-                self._emit_linear(op)
+                self._emit_linear(replace(op, x=self._taken(op.x)))
             case AdapterLinear() if self._layout.kind(op.out.slot) != "private":
-                self._know(op.x.slot)
-                self._emit_adapter(op)
+                self._emit_adapter(replace(op, x=self._taken(op.x)))
+            case AdapterLinear():
+                self._emit_other(replace(op, x=self._taken(op.x)))
+            case Embed() if self._is_divided(op):
+                self._emit_embedding(op)
             case GatedActivation() if any(
                 self._layout.kind(slot) != "private" for slot in (op.out, op.gate.slot, op.up.slot)
             ):
@@ -128,8 +149,10 @@ class _Sharder:
                 self._emit_keys(op)
             case PagedAttention() | HeadLinear() | WholeAttention() if head_cuts(op, 1):
                 self._emit_heads(op)
-            case AdapterExperts():
-                raise UncutError("adapters of experts are not divided among ranks")
+            case GatedDelta() | StateSpace() if head_cuts(op, self._shard.num_ranks):
+                self._emit_state(op)
+            case RgLru():
+                self._emit_recurrence(op)
             case Experts():
                 self._emit_experts(op)
             case _:
@@ -176,8 +199,7 @@ class _Sharder:
         self._put(op.out, self._cut_of(op.out), lambda own: replace(made, out=own))
 
     def _emit_gated(self, op: GatedActivation) -> None:
-        cut = next((found for found in map(self._layout.cuts.at, (whole(op.out), op.gate, op.up)) if found), None)
-        assert cut is not None, "gated activations are cut"
+        cut = self._cut_alike(op)
         gate, up = (self._layout.own(span, cut) for span in (op.gate, op.up))
         self._put(whole(op.out), cut, lambda out: replace(op, gate=gate, up=up, out=self._layout.view(out)))
 
@@ -192,6 +214,35 @@ class _Sharder:
         made = self._matrices_of(op, own) if isinstance(op, HeadLinear) else self._attention_of(op, own)
         out, cut = head_cuts(op, self._shard.num_ranks)["out"]
         self._put(out, cut, lambda span: replace(made, out=self._layout.view(span)))
+
+    def _emit_embedding(self, op: Embed) -> None:
+        """Emits the rows of a rank's own tokens, and what is known of the others'."""
+        cut = even_cut(op.num_tokens, self._shard.num_ranks, COLUMN_UNIT)
+        own, twin = cut[self._shard.rank], self._layout.twin(whole(op.out))
+        self._wait_for_readers(twin)
+        self._operators.append(replace(op, table=self._some(op.table, (own,), op.num_tokens), out=twin, own=own))
+        starts = (*(start for start, _ in cut), op.num_tokens)
+        self._operators.append(Gather(whole(twin), starts, by_token=True, missing_row=op.missing_row))
+        self._being_read = {twin.index}
+        self._operators.append(Copy(whole(twin), whole(op.out)))
+
+    def _emit_state(self, op: GatedDelta | StateSpace) -> None:
+        made, vectors = own_state(op, self._own_heads(op), self._shard.rank, self._shard.num_ranks)
+        names = {
+            field: self._some(getattr(op, field), rows, vectors.sizes[field]) for field, rows in vectors.rows.items()
+        }
+        made = replace(made, **names)
+        self._states[op.state] = StateShape(made.state_shape)
+        self._put(op.out, head_cuts(op, self._shard.num_ranks)["out"][1], lambda out: replace(made, out=out))
+
+    def _emit_recurrence(self, op: RgLru) -> None:
+        cut = self._cut_alike(op)
+        own = {name: self._layout.own(getattr(op, name), cut) for name in ("x", "input_gate", "recurrence_gate")}
+        rows = (cut[self._shard.rank],)
+        names = {name: self._some(getattr(op, name), rows, op.x.width) for name in op.vectors}
+        made = replace(op, **own, **names)
+        self._states[op.state] = StateShape(made.state_shape)
+        self._put(op.out, cut, lambda out: replace(made, out=out))
 
     def _emit_experts(self, op: Experts) -> None:
         """Emits a rank's own experts, what is known of the others', and the sum."""
@@ -209,13 +260,24 @@ class _Sharder:
             if (name := getattr(op, field)) is not None
         }
         self._wait_for_readers(outputs)
-        self._operators.append(replace(op, **names, out=outputs, own=own))
+        self._operators.append(self._own_experts(replace(op, **names, out=outputs, own=own)))
         self._operators.append(Gather(whole(outputs), (*(start for start, _ in cut), op.num_experts), op.experts))
         self._being_read = {outputs.index}
         self._know(op.out)
         self._operators.append(MixExperts(outputs, op.factors, op.out, op.weigh_input))
 
-    def _own_heads(self, op: KvWrite | _Headed) -> dict[str, Span]:
+    def _own_experts(self, op: Experts) -> Experts:
+        """Leaves of the places for adapters those of a rank's own experts."""
+        if not isinstance(op, AdapterExperts) or op.own is None:
+            return op
+        first, last = op.own
+        each = len(op.inner_parts) // op.num_experts
+        inner, down = op.inner_parts[first * each : last * each], op.down_parts[first:last]
+        others = {*op.inner_parts, *op.down_parts} - {*inner, *down}
+        self._parts |= dict.fromkeys(others, (0, 0))
+        return replace(op, inner_parts=inner, down_parts=down)
+
+    def _own_heads(self, op: KvWrite | _Headed | GatedDelta | StateSpace) -> dict[str, Span]:
         """Returns a rank's own columns of the spans that are read by heads."""
         cuts = head_cuts(op, self._shard.num_ranks)
         return {name: self._layout.own(span, cut) for name, (span, cut) in cuts.items() if name != "out"}
@@ -240,7 +302,7 @@ class _Sharder:
 
     def _emit_other(self, op: Operator) -> None:
         """Emits an operator in place on a rank's own columns if they are divided, or else whole on every rank."""
-        touched = list(touches(op))
+        touched = list(touches(op, self._shard.num_ranks))
         follows = [touch.span for touch in touched if touch.how == "follow"]
         if not follows or any(self._layout.kind(span.slot) == "private" for span in follows):
             for touch in touched:
@@ -265,6 +327,8 @@ class _Sharder:
             case Rope():
                 x = own(op.x)
                 return replace(op, x=x, num_heads=x.width // op.head_dim)
+            case ShortConv():
+                return self._own_conv(op)
             case ScaleByWeight():
                 span = whole(op.x)
                 weight = op.weight if op.is_one else self._some(op.weight, self._layout.rows(span), span.width)
@@ -280,7 +344,31 @@ class _Sharder:
                         changed[name] = own(value)
                 return replace(op, **changed)
 
+    def _own_conv(self, op: ShortConv) -> ShortConv:
+        x, columns, size = self._layout.own(op.x), self._layout.rows(op.x), op.kernel_size
+        taps = tuple((start * size, stop * size) for start, stop in columns)
+        weight = self._some(op.weight, taps, op.x.width * size)
+        bias = None if op.bias is None else self._some(op.bias, columns, op.x.width)
+        made = replace(op, x=x, out=x, weight=weight, bias=bias)
+        self._states[op.state] = StateShape(made.state_shape)
+        return made
+
     # Weights
+
+    def _read_whole(self, op: Operator) -> Iterator[str]:
+        """Yields the weights that every rank reads whole."""
+        if isinstance(op, Embed) and self._is_divided(op):
+            yield from op.named(("position_table",))
+        elif not isinstance(op, Linear | HeadLinear | Experts):
+            yield from op.named(op.matrices)
+
+    def _is_divided(self, op: Embed) -> bool:
+        return op.num_tokens >= self._shard.num_ranks
+
+    def _cut_alike(self, op: GatedActivation | RgLru) -> Cut:
+        cut = next((found for found in map(self._layout.cuts.at, reversed(alike(op))) if found), None)
+        assert cut is not None, "columns that depend on each other are cut"
+        return cut
 
     def _cut_of(self, span: Span) -> Cut:
         """Returns the cut of a span of a shared slot; of a local one that of its first part, which nothing gathers."""

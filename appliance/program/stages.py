@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from appliance.program.adapters import AdapterEmbed, AdapterLinear
 from appliance.program.caches import KvGroup, KvLayout
-from appliance.program.cuts import UncutError
+from appliance.program.head_cuts import UncutError
 from appliance.program.operators import Add, Copy, KvWrite, Linear, Operator, PagedAttention, StepProgram
 from appliance.program.routing import ChooseExperts, GatedAdd
 from appliance.program.slots import Extent, Slot, Span, whole

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "matrix.h"
+#include "nodes.h"
 #include "appliance_switches.h"
 #include "program.h"
 #include "screen.h"
@@ -31,6 +32,16 @@ int32_t appl_pool_create(int32_t num_threads, appl_pool** pool) {
   });
 }
 void appl_pool_destroy(appl_pool* pool) { delete pool; }
+int32_t appl_pool_bind(appl_pool* pool, const int32_t* cpus, int32_t num_cpus) {
+  return appl::guarded([&] {
+    appl::require(num_cpus >= pool->num_threads(), "there are fewer processors than threads");
+    for (int32_t i = 0; i < num_cpus; ++i) appl::require(cpus[i] >= 0, "a processor has a negative number");
+    pool->bind(cpus);
+  });
+}
+int32_t appl_prefer_nodes(const int32_t* nodes, int32_t num_nodes) {
+  return appl::guarded([&] { appl::prefer_nodes(nodes, num_nodes); });
+}
 
 int32_t appl_weight_pack(appl_pool* pool, const appl_matrix* matrix, appl_weight** weight) {
   return appl::guarded([&] { *weight = appl::pack(*pool, *matrix); });

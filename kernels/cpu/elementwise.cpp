@@ -84,11 +84,14 @@ float mean_of_squares(const float* x, int count) {
   return sum_of(x, count, [](Floats v) { return v * v; }) / float(count);
 }
 
+int num_tokens(const appl_embed& op) { return op.num_tokens != 0 ? op.num_tokens : op.table->rows; }
+
 void run_embed(appl_pool& pool, const appl_embed& op, const appl_step& step) {
   for_rows(pool, step.num_tokens, op.out.width * 8, [&](int64_t row) {
     float* out = row_of(op.out, row);
-    const int token = step.token_ids[row];
-    gather_row(*op.table, token < op.table->rows ? token : op.missing_row, op.scale, out);
+    const int token = step.token_ids[row], own = (token < num_tokens(op) ? token : op.missing_row) - op.first_own;
+    if (own < 0 || own >= op.table->rows) return;
+    gather_row(*op.table, own, op.scale, out);
     if (op.type_table != nullptr) {
       const int type = step.token_types == nullptr ? 0 : step.token_types[row];
       map(out, op.out.width, [](Floats a, Floats b) { return a + b; }, out, op.type_table + size_t(type) * size_t(op.out.width));

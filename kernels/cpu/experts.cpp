@@ -178,9 +178,10 @@ class Mixture {
     const AdapterRow* const row = adapters_ == nullptr ? nullptr : adapted_->find(row_at(place));
     if (row == nullptr) return {};
     const int expert = experts_of(row_at(place))[pairs_[place] % chosen_];
-    const appl_adapter_map& map = adapters_->maps[(size_t(row->slot) * size_t(op_.num_experts) + size_t(expert)) * 2 + size_t(which)];
+    const size_t own = size_t(row->slot) * size_t(op_.num_own) + size_t(expert - op_.first_own);
+    const appl_adapter_map& map = adapters_->maps[own * 2 + size_t(which)];
     if (map.ranks == nullptr) return {};
-    if (which == 1) return {&map, &op_.out.width, 1, adapters_->layout};
+    if (which == 1) return {&map, &s_.outputs, 1, adapters_->layout};
     return {&map, inner_widths_, op_.is_gated != 0 ? 2 : 1, adapters_->layout};
   }
   float scale_of(int64_t pair) const { return adapted_->find(row_at(first_ + int(pair)))->scale; }
@@ -197,7 +198,7 @@ class Mixture {
 
   void change_outputs() const {
     if (adapters_ == nullptr) return;
-    parallel_for(pool_, count_, int64_t{s_.low} * op_.out.width, [&](int64_t begin, int64_t end) {
+    parallel_for(pool_, count_, int64_t{s_.low} * s_.outputs, [&](int64_t begin, int64_t end) {
       for (int64_t pair = begin; pair < end; ++pair) {
         const AdapterPlace change = change_of(pair, 1);
         if (change.map != nullptr) adapter_expand(change, low_of(pair), scale_of(pair), at_.outputs + size_t(pair) * size_t(s_.outputs));

@@ -1,10 +1,12 @@
 #include "pool.h"
 
 #include <climits>
+#include <cstring>
 #include <string>
 #include <system_error>
 #include <utility>
 #include <linux/futex.h>
+#include <pthread.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -29,6 +31,19 @@ void futex_wake_all(std::atomic<uint32_t>& word) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 }
 
+void bind_thread(pthread_t thread, int cpu) {
+  cpu_set_t* const set = CPU_ALLOC(size_t(cpu) + 1);
+  const size_t bytes = CPU_ALLOC_SIZE(size_t(cpu) + 1);
+  appl::require(set != nullptr, "pool: no memory for a set of processors");
+  CPU_ZERO_S(bytes, set);
+  CPU_SET_S(size_t(cpu), bytes, set);
+  const int error = pthread_setaffinity_np(thread, bytes, set);
+  CPU_FREE(set);
+  if (error != 0) {
+    throw appl::Error(APPL_UNSUPPORTED, "a thread cannot be bound to processor " + std::to_string(cpu) + ": " + std::strerror(error));
+  }
+}
+
 }  // namespace
 
 appl_pool::appl_pool(int num_threads) : num_threads_(num_threads), shares_(new appl::Share[size_t(num_threads)]) {
@@ -50,6 +65,11 @@ appl_pool::~appl_pool() {
 void appl_pool::stop() {
   announce(kStopping, kClosed);
   for (std::thread& thread : threads_) thread.join();
+}
+
+void appl_pool::bind(const int32_t* cpus) {
+  bind_thread(pthread_self(), cpus[0]);
+  for (size_t i = 0; i < threads_.size(); ++i) bind_thread(threads_[i].native_handle(), cpus[i + 1]);
 }
 
 void appl_pool::run_erased(Function function, void* context) {

@@ -20,6 +20,8 @@ struct appl_pool {
   appl_pool& operator=(const appl_pool&) = delete;
 
   int num_threads() const { return num_threads_; }
+  // Binds each thread to a processor, thread 0 being the calling one. Throws appl::Error if the system refuses one.
+  void bind(const int32_t* cpus);
 
   appl::Store store;                               // holds the packed weights
   appl::Share* shares() { return shares_.get(); }  // one per thread, for the next run

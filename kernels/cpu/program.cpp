@@ -136,7 +136,7 @@ bool appl_program::overlaps(const appl_span& a, const appl_span& b) const {
 void appl_program::bind(const appl_operator& op) {
   appl::check_operator(op, layers_, states_, limits_);
   Bound bound{op};
-  if (op.kind == APPL_OP_EMBED && op.as.embed.missing_row < 0) vocabulary_ = std::min(vocabulary_, op.as.embed.table->rows);
+  if (op.kind == APPL_OP_EMBED && op.as.embed.missing_row < 0) vocabulary_ = std::min(vocabulary_, appl::num_tokens(op.as.embed));
   if (op.kind == APPL_OP_PAGED_ATTENTION) {
     max_heads_ = std::max(max_heads_, op.as.attention.num_heads);
     groups_[size_t(layers_[size_t(op.as.attention.cache)].group)].sees_all |= appl::sees_all(op.as.attention);
@@ -441,8 +441,8 @@ void appl_program::execute_screened(const Bound& bound, const appl_step& step) {
   const appl::Prepared input = appl::prepare(pool_, bound.input, rows, memory, row_of);
   const bool is_one = bound.rounded == bound.input;
   const appl::Prepared rounded = is_one ? input : appl::prepare(pool_, bound.rounded, rows, behind, row_of);
-  pauses_.ran(
-      appl::run_screened(pool_, {op.weight, op.screen, step, op.x, input, rounded, op.out.data, op.out.stride, scratch<uint8_t>()}));
+  pauses_.ran(appl::run_screened(
+      pool_, {op.weight, op.screen, step, op.x, input, rounded, op.out.data, op.out.stride, op.first_token, scratch<uint8_t>()}));
 }
 
 void appl_program::execute(const Bound& bound, const appl_step& step) {

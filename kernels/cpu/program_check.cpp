@@ -3,6 +3,7 @@
 #include "program.h"
 #include "ranks.h"
 #include "screen.h"
+#include "elementwise.h"
 #include "states.h"
 #include "status.h"
 
@@ -45,7 +46,8 @@ void check_embed(const appl_embed& op, const appl_limits& limits) {
   require(op.out.extent == APPL_TOKENS, "embed writes one row a token");
   require(op.table != nullptr && op.table->columns == op.out.width, "embed: the table's width differs from the slot's");
   require(op.type_table == nullptr || op.num_types > 0, "embed: a table of types without rows");
-  require(op.missing_row < op.table->rows, "embed: the row of missing tokens is missing too");
+  require(op.missing_row < num_tokens(op), "embed: the row of missing tokens is missing too");
+  require(op.first_own >= 0 && op.table->rows <= num_tokens(op) - op.first_own, "embed: a rank has rows that are not there");
   if (op.position_table == nullptr) return;
   require(op.position_table->columns == op.out.width, "embed: the position table's width differs from the slot's");
   require(op.position_offset >= 0 && limits.max_model_len <= op.position_table->rows - op.position_offset,

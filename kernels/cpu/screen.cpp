@@ -263,7 +263,7 @@ class Screening {
     const float* const out = call_.out + size_t(row) * size_t(call_.out_stride);
     const int32_t* const ids = step.past_table + size_t(step.past_row[row]) * size_t(step.past_stride);
     for (int i = 0; i < step.num_past[row]; ++i) {
-      const int id = ids[i];
+      const int id = ids[i] - call_.first_token;
       if (id < 0 || id >= weight_.rows) continue;
       const float high = out[id] + slack.at_most(call_.screen->norms[size_t(id)], call_.screen->lost[size_t(id)]);
       float& best = lower[id / (kWordPanels * kPanel) * kWidth + id % kWidth];

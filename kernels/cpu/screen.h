@@ -43,6 +43,7 @@ struct ScreenedCall {
   Prepared rounded;       // in screen_shape's form
   float* out;
   int out_stride;
+  int first_token;   // of the weight's first row: one of several ranks has some rows only
   uint8_t* scratch;  // screen_scratch_bytes
 };
 

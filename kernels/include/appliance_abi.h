@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 #define APPL_PACKED_VERSION 2 /* increased when the panels of any weight change */
-#define APPL_ABI_VERSION 22
+#define APPL_ABI_VERSION 23
 #define APPL_MAX_STREAMS 8
 #define APPL_MAX_RANKS 63
 #define APPL_EXPORT __attribute__((visibility("default")))
@@ -117,6 +117,8 @@ typedef struct {
   const float* type_table; /* num_types rows of out.width; NULL for none */
   int32_t num_types;
   int32_t missing_row; /* the row of tokens beyond the table; negative: it has all */
+  int32_t first_own;   /* of one of several ranks: the first token of its table, whose rows alone it writes */
+  int32_t num_tokens;  /* of the tables of all ranks; 0: the table is whole */
 } appl_embed;
 
 typedef struct { /* RMS and layer norm */
@@ -148,6 +150,8 @@ typedef struct {
   int32_t activation;
   int32_t accumulate;
   const appl_screen* screen; /* of the weight, for steps with num_largest; NULL for none */
+  int32_t first_token;       /* of what is screened: the token of the weight's first row */
+  int32_t reserved;
 } appl_linear;
 
 typedef struct {
@@ -355,7 +359,7 @@ typedef struct { /* `down` has a row for each token */
 
 typedef struct {
   appl_experts experts;
-  const appl_adapter_map* maps; /* a slot has two an expert: of gate and up, side by side, and of down */
+  const appl_adapter_map* maps; /* a slot has two for each own expert: of gate and up, side by side, and of down */
   int32_t num_slots, max_rank, layout;
   int32_t reserved;
 } appl_adapter_experts;
@@ -479,6 +483,11 @@ APPL_EXPORT const char* appl_last_error(void); /* of the calling thread */
 /* Creates a pool of num_threads threads, including the calling one. Idle threads sleep. */
 APPL_EXPORT int32_t appl_pool_create(int32_t num_threads, appl_pool** pool);
 APPL_EXPORT void appl_pool_destroy(appl_pool* pool);
+/* Binds thread i of the pool to processor cpus[i]; thread 0 is the calling one. There are at least as many as threads. */
+APPL_EXPORT int32_t appl_pool_bind(appl_pool* pool, const int32_t* cpus, int32_t num_cpus);
+/* Has the calling thread, and those that it starts from then on, take memory of some NUMA nodes: of the one as long as it has any, or of
+ * several in turn. */
+APPL_EXPORT int32_t appl_prefer_nodes(const int32_t* nodes, int32_t num_nodes);
 
 /* Packs a matrix into the pool's memory, which is freed with the pool. */
 APPL_EXPORT int32_t appl_weight_pack(appl_pool* pool, const appl_matrix* matrix, appl_weight** weight);

@@ -44,6 +44,8 @@ CASES = [
     ("qwen2_moe", ()),
     ("deepseek3", ("speculative.method=ngram", "speculative.num_tokens=3")),
     ("jamba", ()),
+    ("qwen3_next", ("speculative.method=suffix", "speculative.num_tokens=3")),
+    ("recurrentgemma", ()),
     ("llama", ("cache.num_blocks=16", "hardware.memory.kv_cache=auto", "cache.dtype=int8")),
     ("llama", (TORCH, "speculative.method=suffix", "speculative.num_tokens=4")),
     ("qwen2_moe", (TORCH, "hardware.kernels.batch_invariant=true")),
@@ -78,7 +80,7 @@ def engine_of(spec: Path, *overrides: str) -> InprocEngine:
     return InprocEngine.from_plan(prepare(str(spec), overrides).plan)
 
 
-def requests(seed: int) -> Iterator[GenerateRequest]:
+def requests(seed: int, adapter: str | None = None) -> Iterator[GenerateRequest]:
     """Prompts of which several begin alike, each with other parameters."""
     rng = np.random.default_rng(seed)
     common = [int(token) for token in rng.integers(3, VOCAB_SIZE, 24)]
@@ -92,17 +94,31 @@ def requests(seed: int) -> Iterator[GenerateRequest]:
             frequency_penalty=float(rng.choice([0.0, 0.5])),
         )
         prompt = common + own if number % 2 else own
-        yield GenerateRequest(request_id=f"r{number}", prompt_token_ids=prompt, sampling=sampling)
+        yield GenerateRequest(request_id=f"r{number}", prompt_token_ids=prompt, sampling=sampling, adapter=adapter)
 
 
-def answers(engine: InprocEngine, seed: int, *, aborted: frozenset[str] = frozenset()) -> dict[str, list[object]]:
-    """The tokens and log-probabilities of all requests; some are aborted after their first token."""
+def answers(
+    engine: InprocEngine,
+    seed: int,
+    *,
+    aborted: frozenset[str] = frozenset(),
+    adapter: str | None = None,
+    has_urgent: bool = False,
+) -> dict[str, list[object]]:
+    """The tokens and log-probabilities of all requests; some are aborted after their first token, and an urgent one
+    comes when others run."""
     found: dict[str, list[object]] = {}
     num_open = 0
-    for request in requests(seed):
+    for request in requests(seed, adapter):
         engine.send(request)
         num_open += 1
     while num_open:
+        if has_urgent and len(found) > 1:
+            has_urgent, num_open = False, num_open + 1
+            sampling = SamplingParams(max_tokens=4, temperature=0.0)
+            engine.send(
+                GenerateRequest(request_id="urgent", prompt_token_ids=[*range(3, 9)], sampling=sampling, priority=-1)
+            )
         for event in engine.receive():
             for output in event.outputs if isinstance(event, OutputBatch) else ():
                 told = found.setdefault(output.request_id, [])

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from appliance.hardware import HardwareFacts, MeasuredFacts, probe_machine
+from appliance.hardware.facts import NumaNode
 from appliance.hardware.measured import load_measured, store_measured
 from appliance.hardware.probe import nvidia
 from appliance.hardware.probe.amd import gfx_name
@@ -39,6 +40,14 @@ def test_cpu(tmp_path: Path) -> None:
     assert cpu.flags == ("avx2", "f16c", "fma", "fpu", "sse2")
     assert (cpu.num_cores, cpu.num_threads) == (8, 16)
     assert (cpu.l1d_bytes, cpu.l2_bytes, cpu.l3_bytes) == (48 << 10, 2 << 20, 64 << 20)
+
+
+def test_numa_nodes_have_the_cpus_of_the_mask(tmp_path: Path) -> None:
+    nodes = {0: "0-3", 1: "", 2: "4-7", 10: "8-15"}  # node 1 has memory alone
+    files = {f"sys/devices/system/node/node{number}/cpulist": cpus for number, cpus in nodes.items()}
+    cpu = probe(tmp_path, cpu_files(8) | files, (1, 2, 5, 9)).cpu
+    assert cpu.num_numa_nodes == 4
+    assert cpu.numa_nodes == (NumaNode(0, (1, 2)), NumaNode(2, (5,)), NumaNode(10, (9,)))
 
 
 @pytest.mark.parametrize(("affinity", "cores", "threads"), [((0, 1), 2, 2), ((0, 8), 1, 2), ((3,), 1, 1)])

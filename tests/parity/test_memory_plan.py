@@ -76,7 +76,8 @@ def test_a_place_of_swap_space_has_the_bytes_that_move(
     mover = executable.mover()
     assert swap.place_bytes == (mover.block_bytes or mover.state_bytes) > 0
     assert swap.num_state_places == -(-mover.state_bytes // swap.place_bytes)
-    assert SwapMemory(executable, config.num_swap_places).size_bytes == swap.num_places * swap.place_bytes
+    memory = SwapMemory(executable, config.num_swap_places, config.num_state_places)
+    assert memory.size_bytes == swap.num_places * swap.place_bytes
     executable.close()
 
 

@@ -77,5 +77,11 @@ def test_what_does_not_fit_or_holds_nothing_is_refused() -> None:
         planned("hardware: {memory: {swap_space: 1TiB}}\n")
     with pytest.raises(SpecError, match="hold nothing of a sequence"):
         planned("hardware: {memory: {swap_space: 1KiB}}\n")
-    with pytest.raises(SpecError, match="each rank keeps a part of every block"):
-        planned(SPACE + "parallelism: {tensor: 2}\n")
+
+
+def test_each_rank_swaps_its_part_of_a_block() -> None:
+    one, two = planned(SPACE), planned(SPACE + "parallelism: {tensor: 2}\n")
+    assert one.cache.swap is not None
+    assert two.cache.swap is not None
+    assert two.cache.swap.place_bytes == two.memory[0].kv_bytes_per_block == one.cache.swap.place_bytes // 2
+    assert two.cache.swap.num_places == 2 * one.cache.swap.num_places

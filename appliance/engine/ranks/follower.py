@@ -2,11 +2,13 @@
 
 import threading
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 
+from appliance import __version__
 from appliance.base.errors import ApplianceError
 from appliance.base.log import configure, logger
-from appliance.engine.backend import load_share
+from appliance.engine.backend import PlanMismatchError, load_share
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.ranks.messages import (
     ENCODE,
@@ -20,9 +22,11 @@ from appliance.engine.ranks.messages import (
     Load,
     Loaded,
     Loading,
+    Move,
     Prefault,
     PutAdapter,
     RankEnded,
+    RankMoved,
     RunArrays,
     RunStep,
     ToRank,
@@ -32,10 +36,12 @@ from appliance.engine.ranks.stage_links import FollowerLink
 from appliance.engine.ranks.stage_share import StageShare
 from appliance.engine.ranks.step_memory import StepMemory
 from appliance.engine.ranks.step_messages import step_of
+from appliance.engine.swap_memory import SwapMemory
 from appliance.kernels.errors import StepError
 from appliance.kernels.interface import Graphed, Lazy, StepInputs
 from appliance.kernels.linked_ranks import LinkedRanks
 from appliance.kernels.ranks import RankError
+from appliance.plan.types import EnginePlan
 
 _log = logger("engine")
 
@@ -43,8 +49,8 @@ _log = logger("engine")
 class Follower:
     """Runs what its leader says, in order. It decides nothing."""
 
-    def __init__(self, own: StageShare, share: Share) -> None:
-        self._own, self._executable, self._share = own, own.executable, share
+    def __init__(self, own: StageShare, share: Share, swap: SwapMemory | None, say: Callable[[FromRank], None]) -> None:
+        self._own, self._executable, self._share, self._swap, self._say = own, own.executable, share, swap, say
 
     def handle(self, message: ToRank) -> bool:
         """Returns False for the last message."""
@@ -64,6 +70,8 @@ class Follower:
                 self._own.put_adapter(slot, message.unpacked())
             case DropAdapter(slot):
                 self._own.drop_adapter(slot)
+            case Move(stores, loads) if self._swap is not None:
+                self._say(RankMoved(sorted(self._swap.move(stores, loads).unloaded)))
             case Close():
                 return False
         return True
@@ -125,7 +133,15 @@ def serve(link: Link, first: Load) -> int:
     return 0
 
 
+def _check_version(plan: EnginePlan) -> None:
+    """Raises PlanMismatchError if another version made the plan: ranks of two versions may compute different things."""
+    if plan.appliance_version != __version__:
+        message = f"the plan is of version {plan.appliance_version}, and this rank is {__version__}"
+        raise PlanMismatchError(message, hint="start all ranks with one version, and plan again: appliance plan")
+
+
 def _serve(link: Link, first: Load) -> None:
+    _check_version(first.plan)
     configure(first.plan.serving.logs.level, config_file=first.plan.serving.logs.config_file)
     config = SchedulerConfig.from_plan(first.plan)
     share = Share.told(first, config)
@@ -133,7 +149,9 @@ def _serve(link: Link, first: Load) -> None:
         link.beat(share.ranks)
         share = share if share.stage is None else share._replace(mail=FollowerLink(link.say))
     loaded = load_share(first.plan, config, share, lambda *phase: link.say(Loading(*phase)))
-    follower = Follower(StageShare(loaded.executable, share, loaded.stage, loaded.parts), share)
+    places = (config.num_swap_places, config.num_state_places)
+    swap = SwapMemory(loaded.executable, *places) if config.num_swap_places else None
+    follower = Follower(StageShare(loaded.executable, share, loaded.stage, loaded.parts), share, swap, link.say)
     link.say(Loaded(dict(loaded.executable.memory_bytes)))
     while follower.handle(link.hear()):
         link.num_handled += 1

@@ -15,6 +15,8 @@ import numpy as np
 
 from appliance.base.errors import ApplianceError
 from appliance.engine.core.config import SchedulerConfig
+from appliance.engine.ranks.group_swap import GroupSwap
+from appliance.engine.ranks.handles import RankStartError
 from appliance.engine.ranks.meeting import AtAddress, InFile, InMemory, Meeting, links_ranks
 from appliance.engine.ranks.messages import (
     ENCODE,
@@ -35,14 +37,17 @@ from appliance.engine.ranks.share import Share
 from appliance.engine.ranks.stage_links import LeaderLinks
 from appliance.engine.ranks.stage_share import StageShare
 from appliance.engine.ranks.step_messages import message_of
+from appliance.engine.swap_memory import Swap, SwapMemory
 from appliance.kernels.errors import StepError
 from appliance.kernels.interface import (
     Eager,
+    FewLogits,
     Graphed,
     GraphReport,
     Keeping,
     Lazy,
     Profiled,
+    Screened,
     StepInputs,
     WeightChange,
 )
@@ -64,7 +69,7 @@ class Followers:
     """The other ranks, while they load and run."""
 
     def __init__(self, plan: EnginePlan, config: SchedulerConfig) -> None:
-        """Starts them. Raises OSError if the system refuses processes or memory."""
+        """Starts them. Raises RankStartError if the system refuses memory, OSError if it refuses processes."""
         self._meeting, self.share = _meeting(plan, config)
         self._num_beside = plan.parallel.tensor - 1
         self.links: LeaderLinks | None = None  # to later stages, of ranks that share no memory
@@ -116,6 +121,18 @@ class Followers:
             if each.num_waits < ranks.num_waits or each.silence_s(now) > 2 * interval_s:
                 return late(each.rank, ranks.timeout_s)
         return self.reason()
+
+    def wait_moved(self) -> frozenset[int]:
+        """Waits until all have moved what they were told to; returns the rows that one of them did not load. Raises
+        RankFailedError."""
+        unloaded, timeout_s = set[int](), self.share.ranks.timeout_s
+        for process in self.processes:
+            moved = process.wait_moved(timeout_s)
+            if moved is None:
+                self.share.ranks.fail()
+                raise RankFailedError(self.reason() or late(process.rank, timeout_s))
+            unloaded.update(moved.unloaded)
+        return frozenset(unloaded)
 
     def send(self, message: ToRank) -> None:
         """Sends to all ranks but the leader."""
@@ -179,11 +196,20 @@ def late(rank: int, timeout_s: float) -> str:
 
 
 def _meeting(plan: EnginePlan, config: SchedulerConfig) -> tuple[Meeting, Share]:
-    """Returns where the ranks of a plan find one another, and the leader's share. Raises OSError if the system refuses
-    memory, and ApplianceError if ranks of several machines have no token or no address."""
+    """Returns where the ranks of a plan find one another, and the leader's share. Raises RankStartError if the system
+    refuses memory, and ApplianceError if ranks of several machines have no token or no address."""
     if plan.parallel.nnodes > 1:
         address = AtAddress(plan, ranks_token())
         return address, Share.linked(plan, 0, address.rendezvous)
+    try:
+        return _met_here(plan, config)
+    except OSError as error:
+        message = f"the memory that ranks share cannot be had: {error.strerror}"
+        hint = "raise the limits of file sizes (ulimit -f) and of address space (ulimit -v)"
+        raise RankStartError(message, hint=hint) from error
+
+
+def _met_here(plan: EnginePlan, config: SchedulerConfig) -> tuple[Meeting, Share]:
     if links_ranks(plan):
         file = InFile()
         return file, Share.linked(plan, 0, file.rendezvous)
@@ -192,7 +218,7 @@ def _meeting(plan: EnginePlan, config: SchedulerConfig) -> tuple[Meeting, Share]
 
 
 class RankGroup:
-    """The whole group. It offers what the leader's own share offers, but for what finds few logits."""
+    """The whole group. It offers what the leader's own share offers."""
 
     def __init__(self, own: StageShare, followers: Followers) -> None:
         self._share, self._own, self._followers = own, own.executable, followers
@@ -233,6 +259,11 @@ class RankGroup:
         if started is not None:
             self._ran(started)
 
+    @property
+    def few_logits(self) -> FewLogits | None:
+        """Each rank screens its own tokens: the largest of all are among the largest of each."""
+        return self._own.few_logits if isinstance(self._own, Screened) else None
+
     def sample(self, logits: Logits, batch: SamplingBatch) -> SampledBatch:
         self.cancel()
         return self._own.sample(logits, batch)
@@ -265,6 +296,9 @@ class RankGroup:
     def drop_adapter(self, slot: int) -> None:
         self._share.drop_adapter(slot)
         self._followers.send(DropAdapter(slot))
+
+    def swap(self, num_places: int, num_state_places: int) -> Swap:
+        return GroupSwap(SwapMemory(self._own, num_places, num_state_places), self._followers)
 
     def kept(self) -> np.ndarray:
         assert isinstance(self._own, Keeping), "the program keeps rows"

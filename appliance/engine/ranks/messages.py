@@ -6,6 +6,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from appliance.engine.step import BlockMove
 from appliance.kernels.interface import WeightChange
 from appliance.plan.types import EnginePlan
 
@@ -91,11 +92,18 @@ class DropAdapter(msgspec.Struct, frozen=True, tag=True):
     slot: int
 
 
+class Move(msgspec.Struct, frozen=True, tag=True):
+    """Blocks and states to store in host memory, and to load. They are answered by RankMoved."""
+
+    stores: list[BlockMove]
+    loads: list[BlockMove]
+
+
 class Close(msgspec.Struct, frozen=True, tag=True):
     """End."""
 
 
-ToRank = Load | RunStep | RunArrays | CaptureGraph | CopyBlocks | Prefault | PutAdapter | DropAdapter | Close
+ToRank = Load | RunStep | RunArrays | CaptureGraph | CopyBlocks | Prefault | PutAdapter | DropAdapter | Move | Close
 
 
 class Loading(msgspec.Struct, frozen=True, tag=True):
@@ -117,6 +125,12 @@ class Beat(msgspec.Struct, frozen=True, tag=True):
 
     num_handled: int
     num_waits: int
+
+
+class RankMoved(msgspec.Struct, frozen=True, tag=True):
+    """What was asked for was moved. unloaded: rows of which something had changed in host memory."""
+
+    unloaded: list[int]
 
 
 class RankEnded(msgspec.Struct, frozen=True, tag=True):
@@ -143,7 +157,7 @@ class HandedBack(msgspec.Struct, frozen=True, tag=True):
     kept: Array | None = None
 
 
-FromRank = Loading | Loaded | Beat | HandedOn | HandedBack | RankEnded
+FromRank = Loading | Loaded | Beat | HandedOn | HandedBack | RankMoved | RankEnded
 
 TO_RANK = msgspec.msgpack.Decoder(ToRank)
 FROM_RANK = msgspec.msgpack.Decoder(FromRank)

@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
@@ -19,6 +20,7 @@ from appliance.engine.ranks.messages import (
     Loaded,
     Loading,
     RankEnded,
+    RankMoved,
 )
 
 _END_WAIT_S = 5.0  # for a rank that was asked to end
@@ -45,6 +47,7 @@ class RankProcess:
         self._num_sent = 0
         self._answers = threading.Condition()
         self._loaded: Loaded | None = None
+        self._moved: deque[RankMoved] = deque()
         self._error: RankEnded | None = None
         self._progress = Loading(handle.phase, 0, 0)
         self._beat = Beat(0, 0)
@@ -79,6 +82,17 @@ class RankProcess:
     def has_loaded(self) -> bool:
         """It can run steps."""
         return self._loaded is not None
+
+    def wait_moved(self, timeout_s: float) -> RankMoved | None:
+        """Waits until the rank has moved what it was told to; returns None if it ended, or is late."""
+        deadline = time.monotonic() + timeout_s
+        with self._answers:
+            while not self._moved:
+                left = deadline - time.monotonic()
+                if self._reason is not None or left <= 0:
+                    return None
+                self._answers.wait(left)
+            return self._moved.popleft()
 
     @property
     def reason(self) -> str | None:
@@ -155,6 +169,8 @@ class RankProcess:
                     self._beat_at = time.monotonic()
                     if answer != self._beat:
                         self._beat, self._moved_at = answer, self._beat_at
+                case RankMoved():
+                    self._moved.append(answer)
                 case RankEnded():
                     self._error = answer
             self._answers.notify_all()

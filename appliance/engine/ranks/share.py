@@ -12,7 +12,7 @@ from appliance.kernels.ranks import PAGE_BYTES, PlaceInMemory, Ranks, RankView, 
 from appliance.plan.types import EnginePlan
 from appliance.program.stages import Stage, num_places
 
-Parts = Mapping[str, tuple[int, int]]  # the rows of logical weights that a rank has, where it has some only
+Parts = Mapping[str, tuple[int, int]]  # the rows of logical weights that a rank has, where it has some only, or none
 _REGION = 1 << 36  # of addresses in the memory, most of which nobody touches: for each stage, and for each mail
 
 

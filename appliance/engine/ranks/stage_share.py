@@ -10,6 +10,18 @@ from appliance.kernels.logits import HostLogits, Logits
 from appliance.kernels.stage_inputs import StageInputs
 
 
+def own_changes(changes: Mapping[str, WeightChange], parts: Parts) -> dict[str, WeightChange]:
+    """Returns what an adapter changes of a rank's rows, of weights of which it has any."""
+    found: dict[str, WeightChange] = {}
+    for name, change in changes.items():
+        first, last = parts.get(name, (None, None))
+        if first is None or last is None:
+            found[name] = change
+        elif first < last:
+            found[name] = change.of_rows(first, last)
+    return found
+
+
 class StageShare:
     """The executable of a rank, and its place among the stages."""
 
@@ -32,10 +44,8 @@ class StageShare:
         """Puts what an adapter changes of the rank's own rows and layers into a slot."""
         if self._sees is not None:
             changes = {name: change for name, change in changes.items() if name in self._sees.places}
-        rows = self._parts
-        own = {name: change.of_rows(*rows[name]) if name in rows else change for name, change in changes.items()}
         if self._has_places:
-            self._adapters.put_adapter(slot, own)
+            self._adapters.put_adapter(slot, own_changes(changes, self._parts))
 
     def drop_adapter(self, slot: int) -> None:
         if self._has_places:

@@ -10,11 +10,11 @@ import numpy as np
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.moving import SPARE_BLOCKS
 from appliance.kernels.errors import ExecutableError
-from appliance.kernels.interface import StatePieces, StepAdapters, StepInputs
+from appliance.kernels.interface import PastTokens, StatePieces, StepAdapters, StepInputs
 from appliance.kernels.ranks import SharedMemory, pages
 
 _LINE = 64
-_NESTED: Mapping[str, type[Any]] = {"states": StatePieces, "adapters": StepAdapters}
+_NESTED: Mapping[str, type[Any]] = {"states": StatePieces, "adapters": StepAdapters, "past": PastTokens}
 Placed = dict[str, tuple[str, tuple[int, ...], int]]  # by name: type, shape, offset
 
 
@@ -23,7 +23,8 @@ def step_bytes(config: SchedulerConfig, places: int) -> int:
     groups = max(1, len(config.windows))
     tokens, sequences = config.max_num_batched_tokens, config.max_num_seqs
     blocks = -(-config.max_sequence_len // config.block_size) + SPARE_BLOCKS
-    numbers = tokens * (4 + groups) + sequences * (8 + groups * blocks) + 2 * config.max_num_sampled
+    numbers = tokens * (4 + groups) + sequences * (8 + groups * blocks) + 5 * config.max_num_sampled
+    numbers += sequences * config.max_sequence_len  # of past tokens
     numbers += 4 * (tokens + sequences) if config.num_snapshots is not None else 0
     return places * pages(4 * numbers + _LINE * 32)
 
@@ -72,13 +73,21 @@ def inputs_of(arrays: Mapping[str, np.ndarray]) -> StepInputs:
 
 
 def arrays_of(inputs: StepInputs) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields the arrays of a step that are there. What finds few logits is left out: ranks compute all."""
+    """Yields the arrays of a step that are there."""
     for field in dataclasses.fields(StepInputs):
         value = getattr(inputs, field.name)
-        if field.name in ("num_largest", "past"):
-            continue
+        if isinstance(value, PastTokens):
+            value = _used(value)
         if isinstance(value, np.ndarray):
             yield field.name, value
         elif field.name in _NESTED and value is not None:
             for part in dataclasses.fields(value):
                 yield f"{field.name}.{part.name}", getattr(value, part.name)
+
+
+def _used(past: PastTokens) -> PastTokens:
+    """Returns past tokens with a table of those rows and columns alone that count: the whole table is as large as all
+    contexts together."""
+    rows, places = np.unique(past.row, return_inverse=True)
+    table = past.table[rows, : max(1, int(past.count.max(initial=0)))]
+    return PastTokens(np.ascontiguousarray(table), places.astype(np.int32), past.count)

@@ -4,10 +4,11 @@ import re
 from pathlib import Path
 from typing import Final
 
-from appliance.hardware.facts import CpuFacts
+from appliance.hardware.facts import CpuFacts, NumaNode
 from appliance.hardware.probe.files import parse_cpu_list, read_int, read_text
 
 _CPUS: Final = "sys/devices/system/cpu"
+_NODES: Final = "sys/devices/system/node"
 _ARM: Final = "0x41"
 # Where the kernel tells nothing (some containers): small enough to be safe for blocking on any server since 2012.
 _CACHE_FALLBACK: Final = {1: 32 << 10, 2: 256 << 10, 3: 8 << 20}
@@ -30,7 +31,8 @@ def probe_cpu(root: Path, architecture: str, affinity: tuple[int, ...], quota: f
         l1d_bytes=caches[1],
         l2_bytes=caches[2],
         l3_bytes=_package_l3(root, affinity[0]) or caches[3],
-        num_numa_nodes=max(1, sum(1 for _ in (root / "sys/devices/system/node").glob("node[0-9]*"))),
+        num_numa_nodes=max(1, sum(1 for _ in (root / _NODES).glob("node[0-9]*"))),
+        numa_nodes=_numa_nodes(root, affinity),
     )
 
 
@@ -41,6 +43,16 @@ def _cpuinfo(root: Path) -> dict[str, str]:
         key, _, value = line.partition(":")
         values[key.strip()] = value.strip()
     return values
+
+
+def _numa_nodes(root: Path, affinity: tuple[int, ...]) -> tuple[NumaNode, ...]:
+    """The nodes, in order, with the CPUs in the mask; nodes of memory alone have none, and are left out."""
+    found = []
+    for folder in (root / _NODES).glob("node[0-9]*"):
+        cpus = tuple(cpu for cpu in parse_cpu_list(read_text(folder / "cpulist") or "") if cpu in affinity)
+        if cpus:
+            found.append(NumaNode(int(folder.name.removeprefix("node")), cpus))
+    return tuple(sorted(found, key=lambda node: node.number))
 
 
 def _num_physical(root: Path, affinity: tuple[int, ...]) -> int:

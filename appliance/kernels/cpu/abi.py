@@ -7,7 +7,7 @@ from appliance.kernels.cpu.operator_structs import Operator
 from appliance.kernels.cpu.sampling_abi import SamplingCall
 
 INVALID_ARGUMENT, RANK_FAILED = 1, 4  # of appl_status
-ABI_VERSION = 22
+ABI_VERSION = 23
 
 LAYOUTS = {
     "f32": 0, "f16": 1, "bf16": 2, "int8": 3, "int4": 4, "int5": 5, "int6": 6,
@@ -104,6 +104,8 @@ _FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "appl_last_error": (c_char_p, ()),
     "appl_pool_create": (c_int32, (c_int32, POINTER(c_void_p))),
     "appl_pool_destroy": (None, (c_void_p,)),
+    "appl_pool_bind": (c_int32, (c_void_p, POINTER(c_int32), c_int32)),
+    "appl_prefer_nodes": (c_int32, (POINTER(c_int32), c_int32)),
     "appl_weight_pack": (c_int32, (c_void_p, POINTER(Matrix), POINTER(c_void_p))),
     "appl_weight_destroy": (None, (c_void_p,)),
     "appl_weight_bytes": (c_uint64, (c_void_p,)),

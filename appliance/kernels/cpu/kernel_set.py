@@ -15,6 +15,7 @@ from appliance.kernels.cpu.kv_memory import KvMemory
 from appliance.kernels.cpu.library import Library, load_level
 from appliance.kernels.cpu.memory import MappedMemory
 from appliance.kernels.cpu.operator_structs import Operator
+from appliance.kernels.cpu.pinning import bind_workers, place_caller
 from appliance.kernels.cpu.records import encode
 from appliance.kernels.cpu.sampler import NativeSampler
 from appliance.kernels.cpu.screen import FEW_LOGITS, create_screen
@@ -35,6 +36,7 @@ from appliance.layers.adapters import plain_positions
 from appliance.program import operators as ops
 from appliance.program.arena import plan_arena, plan_shared_arena
 from appliance.program.fusion import gates_of_linears, inputs_of_linears
+from appliance.program.head import screened_head
 from appliance.program.roofline import program_work
 from appliance.program.slots import Extent, Slot
 from appliance.program.work import Forms, OperatorWork
@@ -99,7 +101,9 @@ class CpuExecutable:
         # Of the program with places for adapters: its seconds, and the operators of the other to which they belong.
         self._adapted_seconds = np.zeros(0 if adapted is None else len(adapted.operators))
         self._plain_positions = [] if adapted is None else plain_positions(program, adapted)
+        place_caller(library, resources, placement)
         self._pool = create_pool(library, resources, placement.num_threads)
+        bind_workers(library, self._pool, placement)
         self._sampler = NativeSampler(library, self._pool)
         self._weights = BoundWeights(library, self._pool, resources, program.matrices())
         if lent is not None:
@@ -292,8 +296,9 @@ class CpuExecutable:
             is_gated = isinstance(program.operators[position], ops.GatedActivation)
             arguments = records[position].arguments
             (arguments.gated if is_gated else arguments.norm).for_linear = True
-        if self._screen is not None and isinstance(program.operators[-1], ops.Linear):
-            records[-1].arguments.linear.screen = self._screen.handle
+        if self._screen is not None and (head := screened_head(program)) is not None:
+            linear = records[head.position].arguments.linear
+            linear.screen, linear.first_token = self._screen.handle, head.first_token
         handle = ctypes.c_void_p()
         functions, caches, states = self._library.functions, self._kv_cache.caches, self._states.states
         status = functions.appl_program_create(

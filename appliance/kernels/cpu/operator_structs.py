@@ -23,7 +23,7 @@ class Embed(Structure):
         ("scale", c_float),
         ("position_offset", c_int32),
         ("type_table", c_void_p),
-        *((name, c_int32) for name in ("num_types", "missing_row")),
+        *((name, c_int32) for name in ("num_types", "missing_row", "first_own", "num_tokens")),
     ]
 
 
@@ -61,6 +61,7 @@ class Linear(Structure):
         ("activation", c_int32),
         ("accumulate", c_int32),
         ("screen", c_void_p),
+        *((name, c_int32) for name in ("first_token", "reserved")),
     ]
 
 

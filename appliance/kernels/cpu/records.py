@@ -37,6 +37,8 @@ def _embed(op: ops.Embed, at: Addresses) -> structs.Embed:
         type_table=None if types is None else types.ctypes.data,
         num_types=0 if types is None else types.shape[0],
         missing_row=-1 if op.missing_row is None else op.missing_row,
+        first_own=0 if op.own is None else op.own[0],
+        num_tokens=0 if op.own is None else op.num_tokens,
     )
 
 

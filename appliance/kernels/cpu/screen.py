@@ -41,7 +41,7 @@ def create_screen(
         return None
     functions, weight, form, handle = (
         library.functions,
-        weights.matrix(head.weight),
+        weights.matrix(head.op.weight),
         abi.PackedForm(),
         ctypes.c_void_p(),
     )

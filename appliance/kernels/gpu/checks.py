@@ -109,7 +109,7 @@ def vocabulary_of(
     rows = {name: matrix.shape[0] for name, matrix in matrices.items()}
     rows |= {name: len(vector) for name, vector in vectors.items()}
     tables = [op for op in program.operators if isinstance(op, Embed)]
-    ids = [rows[op.table] for op in tables if op.missing_row is None]
+    ids = [rows[op.table] if op.own is None else op.num_tokens for op in tables if op.missing_row is None]
     types = [rows[op.type_table] for op in tables if op.type_table is not None]
     return min(ids, default=np.iinfo(np.int32).max), min(types, default=1)
 

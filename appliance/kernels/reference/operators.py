@@ -50,9 +50,12 @@ class Step(Protocol):
 
 def embed(op: ops.Embed, step: Step) -> None:
     table, token_ids = step.weights[op.table], step.token_ids
+    first, last = (0, len(table)) if op.own is None else op.own
     if op.missing_row is not None:
-        token_ids = torch.where(token_ids < len(table), token_ids, op.missing_row)
-    rows = table[token_ids] * op.scale
+        num_tokens = op.num_tokens or len(table)
+        token_ids = torch.where(token_ids < num_tokens, token_ids, op.missing_row)
+    # A row of another rank's token is any of this rank's: the gather puts the other's in its place.
+    rows = table[token_ids.clamp(first, last - 1) - first if op.own else token_ids] * op.scale
     if op.position_table is not None:
         rows = rows + step.weights[op.position_table][step.positions + op.position_offset]
     if op.type_table is not None:
@@ -317,7 +320,11 @@ def gather(op: Gather, step: Step) -> None:
     if step.exchange is None:
         return
     columns = step.span(op.x).numpy()
-    if op.experts is None:
+    if op.by_token:
+        ids = step.token_ids
+        tokens = ids if op.missing_row is None else torch.where(ids < op.starts[-1], ids, op.missing_row)
+        step.exchange.gather_rows(columns, op.starts, tokens.numpy())
+    elif op.experts is None:
         step.exchange.gather(columns, op.starts)
     else:
         step.exchange.gather_experts(columns, op.starts, step.slot(op.experts).numpy())

@@ -89,7 +89,7 @@ def mixture(
         result = _linear(inner, expert - first, op.num_own, op.down, op.down_bias, weights, activation_groups)
         if of_rows is not None:
             assert isinstance(op, AdapterExperts), "rows have adapters where there are places"
-            change_product(op.down_parts[expert], inner, result, of_rows)
+            change_product(op.down_parts[expert - first], inner, result, of_rows)
         if op.own is not None:
             out.view(len(x), op.num_chosen, op.out_width)[rows, place] = result
             continue

@@ -124,19 +124,23 @@ def binding_fits_threads(spec: DeploymentSpec) -> Findings:
         return
     ranks = [_cpus(part) for part in binding.replace("/", "|").split("|")]
     path = "hardware.cpu_omp_threads_bind"
-    if len(ranks) not in (1, spec.parallelism.tensor):
+    num_ranks = spec.parallelism.tensor * spec.parallelism.pipeline
+    if len(ranks) not in (1, num_ranks):
         yield Finding(
             path=path,
             value=binding,
-            message=f"{len(ranks)} CPU lists for {spec.parallelism.tensor} tensor-parallel ranks",
+            message=f"{len(ranks)} CPU lists for {num_ranks} ranks",
             hint="write one list a rank, with | between them",
         )
-    if isinstance(threads, int) and threads > min(ranks):
+    each = min(ranks) if len(ranks) > 1 else ranks[0] // num_ranks
+    if not each:
+        yield Finding(path=path, value=binding, message=f"{ranks[0]} CPUs for {num_ranks} ranks", hint="bind more CPUs")
+    elif isinstance(threads, int) and threads > each:
         yield Finding(
             path="hardware.num_threads",
             value=threads,
-            message=f"{threads} threads on {min(ranks)} bound CPUs would share cores",
-            hint=f"write at most {min(ranks)}, or bind more CPUs",
+            message=f"{threads} threads on {each} bound CPUs would share cores",
+            hint=f"write at most {each}, or bind more CPUs",
         )
 
 

@@ -109,7 +109,10 @@ class HardwareSection(Section):
         "auto", "Threads of the CPU kernels.", auto="the physical cores that affinity and cgroup allow"
     )
     cpu_omp_threads_bind: CpuBinding = field(
-        "auto", "CPUs of the threads.", auto="those the process may use", built_values=("auto", "all")
+        "auto",
+        "CPUs of the threads: all that the process may use, or a list for each rank. As many threads as a list has "
+        "CPUs are bound to one each, fewer to all of the list; memory is taken of the NUMA nodes of these first.",
+        auto="of several ranks on several NUMA nodes, those of a node for each; otherwise all",
     )
     kernels: KernelsSection = field(KernelsSection, "Which kernels may be planned.")
     additional_config: dict[str, Any] = field({}, "Settings of one platform; plain values only.", built=False)

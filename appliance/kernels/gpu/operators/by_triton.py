@@ -206,6 +206,9 @@ def mix_experts(op: MixExperts, step: DeviceStep) -> None:
 
 def embed(op: ops.Embed, step: DeviceStep) -> None:
     """Rows of dense tables in one kernel; of quantized ones, where nothing is added, as they are made floats."""
+    if op.own is not None:
+        dense.embed(op, step)
+        return
     table, ids, out = step.bound.matrices[op.table], step.arrays.token_ids, step.slot(op.out)
     further = None if op.position_table is None else step.bound.matrices[op.position_table]
     if isinstance(table, DenseMatrix) and (further is None or isinstance(further, DenseMatrix)):

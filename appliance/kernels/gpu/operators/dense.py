@@ -18,13 +18,19 @@ WHOLE = slice(None)
 def embed(op: ops.Embed, step: DeviceStep) -> None:
     table, token_ids = step.bound.matrices[op.table], step.arrays.token_ids
     if op.missing_row is not None:
-        token_ids = torch.where(token_ids < table.shape[0], token_ids, op.missing_row)
+        token_ids = torch.where(token_ids < (op.num_tokens or table.shape[0]), token_ids, op.missing_row)
+    wanted = token_ids
+    if op.own is not None:
+        token_ids = wanted.clamp(op.own[0], op.own[1] - 1) - op.own[0]
     rows = table.read(token_ids, torch.float32) * op.scale
     if op.position_table is not None:
         places = step.arrays.positions + op.position_offset
         rows = rows + step.bound.matrices[op.position_table].read(places, torch.float32)
     if op.type_table is not None:
         rows = rows + step.bound.vectors[op.type_table][step.arrays.token_types]
+    if op.own is not None:
+        is_away = (wanted < op.own[0]) | (wanted >= op.own[1])
+        rows = rows.masked_fill(is_away[:, None], 0.0)  # a gather unites them with the rows of other ranks
     step.slot(op.out).copy_(rows)
 
 

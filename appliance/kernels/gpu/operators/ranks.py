@@ -5,10 +5,10 @@ from appliance.program.ranks import Gather, Meet
 
 
 def gather(op: Gather, step: DeviceStep) -> None:
-    """Where the columns are those of experts, other ranks' are zeros before (operators.experts)."""
+    """Fills what other ranks have; of experts and tokens it is zero before (operators.experts, operators.dense)."""
     collectives = step.bound.collectives
     assert collectives is not None, "a program of several ranks is bound with them"
-    if op.experts is None:
+    if op.experts is None and not op.by_token:
         collectives.gather(step.span(op.x), op.starts)
     else:
         collectives.unite(step.span(op.x))
