@@ -8,6 +8,7 @@ from appliance.base.diagnostics import render_json as diagnostics_json
 from appliance.base.errors import ApplianceError, DiagnosedError, ExitCode
 from appliance.cli.arguments.machine import PlanArguments
 from appliance.cli.spec_target import spec_target
+from appliance.hardware.facts import MeasuredFacts
 from appliance.plan.advice import advise as advise_changes
 from appliance.plan.advice import figures, full_batch
 from appliance.plan.boot import compare_boot, read_boot_report
@@ -18,7 +19,8 @@ from appliance.plan.ledger import Ledger
 from appliance.plan.prepare import Prepared, prepare
 from appliance.plan.programs import program_of
 from appliance.plan.render import render_comparison, render_json, render_text
-from appliance.plan.render_estimate import advice_json, advice_lines, estimate_lines
+from appliance.plan.render_estimate import advice_json, advice_lines, estimate_lines, spread_lines
+from appliance.plan.spread import spreads
 from appliance.plan.types import EnginePlan
 
 
@@ -55,14 +57,15 @@ def _shown(prepared: Prepared, *, as_json: bool, explain: bool, advise: bool) ->
             raise _no_estimate(prepared)
         return render_text(plan, explain=explain)
     found = advise_changes(inputs, plan, speed, _replan) if advise else []
+    several = spreads(inputs, plan, speed, _replan) if advise and isinstance(speed, MeasuredFacts) else []
     if as_json:
-        return advice_json(now, found)
+        return advice_json(now, found, several)
     program = program_of(plan, inputs.model, inputs.programs)
     alone, full = (estimate(plan, program, speed, work) for work in (Workload(), full_batch(plan)))
     assert alone is not None, "there are figures"
     assert full is not None, "there are figures"
     lines = [render_text(plan, explain=explain), "", *estimate_lines(plan, alone, full, speed)]
-    return "\n".join(lines + (["", *advice_lines(found)] if advise else []))
+    return "\n".join(lines + (["", *advice_lines(found), *spread_lines(several)] if advise else []))
 
 
 def _no_estimate(prepared: Prepared) -> ApplianceError:

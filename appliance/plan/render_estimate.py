@@ -9,6 +9,7 @@ from appliance.hardware.speed import DeviceSpeed, Speed
 from appliance.plan.advice import Advice, Figures, missed_bounds
 from appliance.plan.estimate import Estimate
 from appliance.plan.render import LABEL, table
+from appliance.plan.spread import CoreUse
 from appliance.plan.types import EnginePlan
 
 _WORDS = {
@@ -54,7 +55,18 @@ def advice_lines(found: Sequence[Advice]) -> list[str]:
     return table(rows)
 
 
-def advice_json(now: Figures, found: Sequence[Advice]) -> str:
+def spread_lines(found: Sequence[CoreUse]) -> list[str]:
+    """Compares ranks and replicas with one rank of one engine."""
+    if not found:
+        return []
+    rows = [("several", "a prompt", "a stream", "all streams")]
+    for each in found:
+        prefill, decode, every = (f"x{ratio:.2f}" for ratio in (each.prefill, each.decode, each.throughput))
+        rows.append((f"{each.path}: {each.count}", prefill, decode, every))
+    return table(rows)
+
+
+def advice_json(now: Figures, found: Sequence[Advice], several: Sequence[CoreUse]) -> str:
     """Figures are floors; ratios are new over old, above 1 is better."""
     advice: list[dict[str, Any]] = [
         {
@@ -67,7 +79,8 @@ def advice_json(now: Figures, found: Sequence[Advice]) -> str:
         }
         for each in found
     ]
-    return msgspec.json.format(msgspec.json.encode({"figures": now, "advice": advice}), indent=2).decode()
+    encoded = msgspec.json.encode({"figures": now, "advice": advice, "several": several})
+    return msgspec.json.format(encoded, indent=2).decode()
 
 
 def _ratios(ratios: dict[str, float]) -> str:

@@ -50,6 +50,7 @@ VALUES: dict[str, Other] = {
     "hardware.kernels.kernel_set": Other("cpu-generic"),
     "hardware.kernels.batch_invariant": Other("true", ("hardware.kernels.kernel_set=torch",)),
     "hardware.memory.kv_cache": Other("1MiB"),
+    "hardware.cpu_omp_threads_bind": Other("'0'"),
     **{f"compilation.{name}": Other(value, ("hardware.kernels.kernel_set=torch",)) for name, value in (
         ("level", "0"), ("cudagraph_mode", "PIECEWISE"), ("enforce_eager", "true"),
         ("cudagraph_capture_sizes", "[1, 2]"), ("max_cudagraph_capture_size", "16"), ("cuda_graph_sizes", "[32]"),

@@ -16,6 +16,7 @@ from appliance.plan.compile import run_passes
 from appliance.plan.estimate import Estimate, Workload, decode_sight, estimate, prompt_sight
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.programs import Programs, program_of
+from appliance.plan.spread import CoreUse, spreads
 from appliance.plan.types import EnginePlan
 from appliance.program.work import ChunkReach, Reach
 
@@ -148,6 +149,29 @@ def test_fewer_at_once_are_advised_only_to_keep_a_promise() -> None:
     assert advised.after.itl_s <= 0.1 < advised.before.itl_s
 
 
+def test_ranks_cost_meetings_and_replicas_share_the_bus() -> None:
+    inputs = inputs_of(MODEL)
+
+    def planner(changed: PlanInputs):  # type: ignore[no-untyped-def] # what run_passes gives
+        outcome = run_passes(changed)
+        return outcome.plan, outcome.ledger
+
+    def found(meeting_s: float, machine: MeasuredFacts = MEASURED) -> dict[tuple[str, int], CoreUse]:
+        measured = msgspec.structs.replace(machine, meeting_s=meeting_s)
+        several = spreads(inputs, run_passes(inputs).plan, measured, planner)
+        return {(each.path, each.count): each for each in several}
+
+    free, dear = found(0.0), found(1e-4)
+    ranks, replicas = ("parallelism.tensor", 2), ("parallelism.data", 2)
+    assert free[ranks].decode == pytest.approx(1)
+    assert dear[ranks].decode < 0.9 * free[ranks].decode
+    assert dear[replicas] == free[replicas]
+    assert free[replicas].throughput == pytest.approx(1)  # what computing bounds is divided
+    assert found(0.0, READING)[replicas].throughput < 0.95  # each reads all weights
+    ranked = inputs_of(MODEL, "parallelism.tensor=2")
+    assert spreads(ranked, run_passes(ranked).plan, MEASURED, planner) == []
+
+
 def test_a_promise_that_cannot_be_kept_is_told() -> None:
     inputs = inputs_of(MODEL, "slo.itl_p95=100ms", "slo.ttft_p95=60s")
     found, measured = run_passes(inputs).plan, inputs.facts.measured
@@ -181,9 +205,11 @@ def test_the_verb_prints_estimate_and_advice(
     assert "\nestimate   one prompt of 512 tokens" in text
     assert "advice" not in text
     assert run_plan(spec, tmp_path, COMPUTING, advise=True) == 0
-    assert "advice" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "advice" in text
+    assert "\nparallelism.tensor: 2  x" in text
     assert run_plan(spec, tmp_path, COMPUTING, advise=True, as_json=True) == 0
-    assert set(json.loads(capsys.readouterr().out)) == {"figures", "advice"}
+    assert set(json.loads(capsys.readouterr().out)) == {"figures", "advice", "several"}
 
 
 def test_advice_needs_a_measured_machine(spec: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
