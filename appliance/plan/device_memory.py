@@ -15,6 +15,8 @@ from appliance.plan.weight_memory import dense_bytes
 from appliance.program.attention import HeadLinear
 from appliance.program.device_memory import (
     LOGPROB_ROWS,
+    RING_PIECE_BYTES,
+    RING_PIECES,
     StepLimits,
     gather_bytes,
     input_bytes,
@@ -70,10 +72,13 @@ def step_items(
     )
 
 
-def host_items(program: PlannedProgram, limits: StepLimits) -> tuple[MemoryItem, ...]:
-    """The host's memory from which a GPU copies by itself."""
-    size = _input_bytes(program.program, limits, [program.program])
-    return (MemoryItem(name="pinned", size_bytes=size, formula="a step's numbers, in memory that the device reads"),)
+def host_items(programs: Sequence[PlannedProgram], limits: StepLimits) -> tuple[MemoryItem, ...]:
+    """The host's memory from which a GPU copies by itself. programs: as for `step_items`."""
+    inputs = _input_bytes(programs[0].program, limits, [program.program for program in programs])
+    ring = RING_PIECES * RING_PIECE_BYTES
+    formula = f"in memory that the device reads: a step's numbers {format_size(inputs)}, and while weights are loaded"
+    formula += f" {RING_PIECES} pieces of {format_size(RING_PIECE_BYTES)}"
+    return (MemoryItem(name="pinned", size_bytes=inputs + ring, formula=formula),)
 
 
 def _input_bytes(program: StepProgram, limits: StepLimits, programs: Sequence[StepProgram]) -> int:

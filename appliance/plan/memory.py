@@ -72,7 +72,7 @@ def plan_memory(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> Plann
     device, num_draft_blocks = _with_draft_cache(inputs, needs, device, ledger)
     units = SwapUnits(device.block_bytes, needs.program.program.state_bytes, needs.block_size)
     swap = plan_swap(inputs, units, device.left, ledger)
-    on_host = (*host_items(needs.program, step_limits_of(needs)), *swap.items)
+    on_host = (*host_items(_runs(needs), step_limits_of(needs)), *swap.items)
     if inputs.profile.device == "cpu":
         device, on_host = msgspec.structs.replace(device, items=(*device.items, *swap.items)), ()
     _say_groups(device, needs, ledger)
@@ -143,14 +143,18 @@ def _device(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> _Device:
     )
 
 
+def _runs(needs: MemoryNeeds) -> list[PlannedProgram]:
+    """Returns the program, and the one with places for adapters, if there is one."""
+    return [needs.program] if needs.adapters is None else [needs.program, needs.adapters.program]
+
+
 def _items(inputs: PlanInputs, needs: MemoryNeeds) -> Iterator[MemoryItem]:
     """Yields what a rank keeps but for its cache."""
     longest, ranks = needs.context.limit, needs.parallel.num_ranks
-    runs = [needs.program] if needs.adapters is None else [needs.program, needs.adapters.program]
     yield weights_item(needs.program, needs.precision, ranks=ranks, longest=longest)
     yield from _screen(needs.screen)
     yield from items_of_step(inputs, needs)
-    yield from graphs_item(needs.graphs, runs, needs.precision, needs.scheduler)
+    yield from graphs_item(needs.graphs, _runs(needs), needs.precision, needs.scheduler)
     yield from drafts_item(needs.speculation)
     yield from () if needs.draft_model is None else needs.draft_model.items()
     yield from () if needs.adapters is None else needs.adapters.items()

@@ -6,9 +6,9 @@ from typing import Self
 
 import torch
 
-from appliance.kernels.gpu.device import Device
 from appliance.kernels.gpu.matrices import Rows
 from appliance.kernels.gpu.products import by_rows
+from appliance.kernels.gpu.weight_stream import WeightStream
 from appliance.kernels.layout import CanonicalWeight, Layout
 
 E4M3 = torch.float8_e4m3fn
@@ -44,13 +44,13 @@ class Float8Matrix:
         return cls(codes, torch.cat([piece.scale for piece in pieces]))
 
 
-def float8_matrix(weight: CanonicalWeight, device: Device) -> Float8Matrix | None:
-    """Copies a weight of e4m3 codes with a scale a row to the device; None for any other."""
+def float8_matrix(weight: CanonicalWeight, stream: WeightStream) -> Float8Matrix | None:
+    """Copies a weight of e4m3 codes with a scale a row to the stream's device; None for any other."""
     has_rows = weight.group_size in (None, weight.in_features) and weight.in_features % _WORD == 0
     if weight.layout is not Layout.F8 or weight.scale is None or not has_rows:
         return None
-    codes = device.put(weight.data.reshape(weight.out_features, weight.in_features)).view(E4M3)
-    return Float8Matrix(codes, device.put(weight.scale.reshape(-1, 1)).float())
+    codes = stream.put(weight.data.reshape(weight.out_features, weight.in_features)).view(E4M3)
+    return Float8Matrix(codes, stream.put(weight.scale.reshape(-1, 1)).float())
 
 
 def to_float8(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

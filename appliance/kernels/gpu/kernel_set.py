@@ -32,6 +32,7 @@ from appliance.kernels.gpu.program_graphs import ProgramGraphs
 from appliance.kernels.gpu.segments import Call
 from appliance.kernels.gpu.sleeping import PutAway, refill, release, tensors_of
 from appliance.kernels.gpu.step import BoundModel, DeviceStep
+from appliance.kernels.gpu.weight_stream import WeightStream
 from appliance.kernels.interface import GraphReport, StepInputs, WeightChange
 from appliance.kernels.layout import CanonicalWeight
 from appliance.kernels.logits import HostLogits, Logits
@@ -62,8 +63,7 @@ class GpuExecutable:
     ) -> None:
         limits, numerics = execution.limits, execution.numerics
         dtype = self._dtype = DTYPES[numerics.activation_dtype]
-        self._device, self._program, self._limits = device, program, limits
-        self._kv_dtype = numerics.kv_dtype
+        self._device, self._program, self._limits, self._kv_dtype = device, program, limits, numerics.kv_dtype
         self._seconds: np.ndarray | None = None
         self._kept: torch.Tensor | None = None
         self._ahead: tuple[int, DeviceLogits] | None = None  # the step that was started: its revision, and its logits
@@ -73,11 +73,12 @@ class GpuExecutable:
         self._packs, self._by_head = {False: parts.pack, True: _float8_or(parts.pack)}, head_matrices(program)
         self._rounded = rounded_weights(program) if numerics.quantize_activations else frozenset()
         self._asleep: dict[str, PutAway] = {}  # "weights", "adapters", "caches"
+        stream = WeightStream(device)
         for name in weights:  # in this order, in which they are read ahead
             if name in matrices:
-                self._matrices[name] = self._loaded(name, weights)
+                self._matrices[name] = self._loaded(name, weights, stream)
             elif name in vectors:
-                self._vectors[name] = load_vector(weights[name], device)
+                self._vectors[name] = load_vector(weights[name], stream)
         self._caches = CacheMemory.of(program, execution, device)
         with device.name:
             self._states = state_slots(program.states, limits.num_states)
@@ -119,9 +120,9 @@ class GpuExecutable:
         has_both = self._adapters is not None and plain.memory is not None
         return ProgramGraphs(plain, StepGraphs(self._adapted_calls, *rest, plain.memory) if has_both else None)
 
-    def _loaded(self, name: str, weights: Mapping[str, CanonicalWeight]) -> DeviceMatrix:
+    def _loaded(self, name: str, weights: Mapping[str, CanonicalWeight], stream: WeightStream) -> DeviceMatrix:
         """Copies a matrix to the device in its planned form; one by head becomes numbers of the activations' type."""
-        found = load_matrix(name, weights, self._device, self._packs[name in self._rounded])
+        found = load_matrix(name, weights, stream, self._packs[name in self._rounded])
         return DenseMatrix(found.read(slice(None), self._dtype)) if name in self._by_head else found
 
     @property
@@ -194,12 +195,13 @@ class GpuExecutable:
     def wake_weights(self, weights: Mapping[str, CanonicalWeight] | None) -> None:
         for part in ("adapters", "weights"):
             self._asleep[part].bring_back()
+        stream = WeightStream(self._device)
         for name in weights or ():
             assert weights is not None, "there are weights"
             if name in self._matrices:
-                refill(tensors_of(self._matrices[name]), tensors_of(self._loaded(name, weights)))
+                refill(tensors_of(self._matrices[name]), tensors_of(self._loaded(name, weights, stream)))
             elif name in self._vectors:
-                refill([self._vectors[name]], [load_vector(weights[name], self._device)])
+                refill([self._vectors[name]], [load_vector(weights[name], stream)])
         if self._adapters is not None:
             self._adapters.enter_all()  # maps may lie elsewhere now
         del self._asleep["adapters"], self._asleep["weights"]
@@ -337,9 +339,9 @@ def calls_of(
 
 
 def _float8_or(pack: Pack | None) -> Pack:
-    def packed(weight: CanonicalWeight, device: Device) -> DeviceMatrix | None:
-        own = float8_matrix(weight, device)
-        return own if own is not None or pack is None else pack(weight, device)
+    def packed(weight: CanonicalWeight, stream: WeightStream) -> DeviceMatrix | None:
+        own = float8_matrix(weight, stream)
+        return own if own is not None or pack is None else pack(weight, stream)
 
     return packed
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from appliance.kernels.codes import CODE_VALUES
-from appliance.kernels.gpu.device import Device
+from appliance.kernels.gpu.weight_stream import WeightStream
 from appliance.kernels.layout import CODED_LAYOUTS, PAIRED_LAYOUTS, CanonicalWeight, Layout, WeightPieces
 
 Rows = slice | torch.Tensor
@@ -119,46 +119,46 @@ def _factors(scale: torch.Tensor, sub_scale: torch.Tensor | None) -> torch.Tenso
 _DENSE = {Layout.F32: torch.float32, Layout.F16: torch.float16, Layout.BF16: torch.bfloat16}
 
 
-Pack = Callable[[CanonicalWeight, Device], DeviceMatrix | None]
+Pack = Callable[[CanonicalWeight, WeightStream], DeviceMatrix | None]
 
 
 def load_matrix(
-    name: str, weights: Mapping[str, CanonicalWeight], device: Device, pack: Pack | None = None
+    name: str, weights: Mapping[str, CanonicalWeight], stream: WeightStream, pack: Pack | None = None
 ) -> DeviceMatrix:
-    """Copies a matrix to the device, piece by piece where the weights can be read so.
+    """Copies a matrix to the stream's device, piece by piece where the weights can be read so.
 
     pack: makes the form that kernels want of a quantized one, or returns None for what it has no form for.
     """
     if not isinstance(weights, WeightPieces):
-        return _placed(weights[name], device, pack)
+        return _placed(weights[name], stream, pack)
     rows, columns = weights.shape(name)
     step = max(1, PIECE_BYTES // max(1, 4 * columns))
     starts = range(0, rows, step)
-    pieces = [_placed(weights.piece(name, start, min(start + step, rows)), device, pack) for start in starts]
+    pieces = [_placed(weights.piece(name, start, min(start + step, rows)), stream, pack) for start in starts]
     return pieces[0] if len(pieces) == 1 else type(pieces[0]).joined(pieces)
 
 
-def load_vector(weight: CanonicalWeight, device: Device) -> torch.Tensor:
-    """Copies a vector or table, f32 [N, K], to the device."""
-    return device.put(weight.data.astype(np.float32)).reshape(weight.out_features, weight.in_features)
+def load_vector(weight: CanonicalWeight, stream: WeightStream) -> torch.Tensor:
+    """Copies a vector or table, f32 [N, K], to the stream's device."""
+    return stream.put(weight.data.astype(np.float32)).reshape(weight.out_features, weight.in_features)
 
 
-def _placed(weight: CanonicalWeight, device: Device, pack: Pack | None) -> DeviceMatrix:
+def _placed(weight: CanonicalWeight, stream: WeightStream, pack: Pack | None) -> DeviceMatrix:
     if weight.layout in _DENSE:
         data = weight.data.view(np.int16) if weight.layout is Layout.BF16 else weight.data
-        values = device.put(data).view(_DENSE[weight.layout])
+        values = stream.put(data).view(_DENSE[weight.layout])
         return DenseMatrix(values.reshape(weight.out_features, weight.in_features))
-    packed = None if pack is None else pack(weight, device)
+    packed = None if pack is None else pack(weight, stream)
     if packed is not None:
         return packed
     assert weight.scale is not None, "codes have scales"
     assert weight.group_size is not None, "codes have groups"
     offset, sub_scale, sub_offset = (
-        None if part is None else device.put(part.reshape(weight.out_features, -1))
+        None if part is None else stream.put(part.reshape(weight.out_features, -1))
         for part in (weight.offset, weight.sub_scale, weight.sub_offset)
     )
-    book = device.put(CODE_VALUES[weight.layout]) if weight.layout in CODED_LAYOUTS else None
-    codes, scale = (device.put(part.reshape(weight.out_features, -1)) for part in (weight.data, weight.scale))
+    book = stream.put(CODE_VALUES[weight.layout]) if weight.layout in CODED_LAYOUTS else None
+    codes, scale = (stream.put(part.reshape(weight.out_features, -1)) for part in (weight.data, weight.scale))
     sizes = (weight.layout, weight.in_features, weight.group_size, weight.sub_group_size)
     return QuantizedMatrix(*sizes, codes, scale, offset, sub_scale, sub_offset, book)
 

@@ -6,11 +6,11 @@ from typing import Self
 
 import torch
 
-from appliance.kernels.gpu.device import Device
 from appliance.kernels.gpu.float8 import Float8Matrix
 from appliance.kernels.gpu.matrices import Rows
 from appliance.kernels.gpu.triton.packing import E4M3, PackedQuantized, PackingError, pack
 from appliance.kernels.gpu.triton.quantized import dequantize
+from appliance.kernels.gpu.weight_stream import WeightStream
 from appliance.kernels.layout import CanonicalWeight
 
 
@@ -52,9 +52,9 @@ def packed_float8(matrix: Float8Matrix) -> PackedQuantized:
     return PackedQuantized(rows, columns, 8, E4M3, 0, 4, columns, columns, words, matrix.scale, None, None, None, None)
 
 
-def packed_matrix(weight: CanonicalWeight, device: Device) -> PackedMatrix | None:
+def packed_matrix(weight: CanonicalWeight, stream: WeightStream) -> PackedMatrix | None:
     """Packs a quantized weight; None for what has no packed form, which is then kept as it is."""
     try:
-        return PackedMatrix(pack(weight).to(device.name))
+        return PackedMatrix(pack(weight).moved(stream.moved))
     except PackingError:
         return None

@@ -5,7 +5,7 @@ C = 32 / bits codes of one unit: code j of its word i, lowest bits first, is col
 words that lie together need inputs that lie together, and all codes of a word share a scale.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
@@ -54,6 +54,11 @@ class PackedQuantized:
     def to(self, device: torch.device | str) -> "PackedQuantized":
         """Returns a copy whose tensors are on a device."""
         return replace(self, **{name: tensor.to(device) for name, tensor in self._tensors().items()})
+
+    def moved(self, move: Callable[[torch.Tensor], torch.Tensor]) -> "PackedQuantized":
+        """Returns the same matrix of the tensors that `move` makes of its own."""
+        own: dict[str, Any] = {name: move(tensor) for name, tensor in self._tensors().items()}
+        return replace(self, **own)
 
     def rows(self, start: int, stop: int) -> "PackedQuantized":
         """Returns rows [start, stop), of the same memory."""
