@@ -17,6 +17,7 @@ from appliance.bench.html import render_html
 from appliance.bench.record import missed_targets
 from appliance.bench.result import BenchResult, compare, load, save
 from appliance.bench.run import DEFAULT_VOCAB_SIZE, BenchSubject, Depth, bench_in_process, bench_server
+from appliance.bench.scaling import FIGURE, Reached, render_scaling, settings
 from appliance.bench.scenario import PRESETS, Kind, Scenario
 from appliance.bench.sse import BenchTarget
 from appliance.bench.tasks import with_task
@@ -51,6 +52,29 @@ def run_in_process(kind: Kind, arguments: BenchArguments, *, pools: bool = False
         return bench_in_process(scenario, prepared.plan, subject, vocab_size, probe_machine(), _tick, _depth(arguments))
 
     return _run(arguments, _scenarios(kind, arguments, prepared.plan, pools=pools), measure, prepared.plan)
+
+
+def run_scaling(arguments: BenchArguments) -> int:
+    """Measures ranks of engines in this process, one after the other. Raises SloMissedError with --assert-slo if a
+    target is missed."""
+    if not arguments.spec:
+        raise UsageError("nothing to measure", hint="name a spec or a deployment")
+    configure_own_logs()
+    facts, first = probe_machine(), _prepared(arguments)
+    threads = first.inputs.spec.hardware.num_threads
+    (scenario, *_) = _scenarios("throughput", arguments, first.plan, pools=False)
+    results, found = [], list[Reached]()
+    for setting in settings(facts.cpu.num_cores, None if threads == "auto" else threads):
+        prepared = _prepared(arguments, setting.overrides)
+        subject = msgspec.structs.replace(_subject(scenario, prepared, "in process", arguments), label=setting.label)
+        vocab_size = _vocab_size(arguments, prepared)
+        result = bench_in_process(scenario, prepared.plan, subject, vocab_size, facts, _tick)
+        results.append(result)
+        found.append(Reached(setting, result.figures[FIGURE].median))
+    print(f"{scenario.name} ({scenario.kind}), {results[0].model}: tokens of output a second, medians of rounds")
+    print(render_scaling(found))
+    _write(results, arguments, _output_folder(arguments, first.plan))
+    return int(ExitCode.OK)
 
 
 def run_embed(arguments: BenchEmbedArguments) -> int:
@@ -112,11 +136,11 @@ def run_report(files: Sequence[Path], html: Path) -> int:
     return int(ExitCode.OK)
 
 
-def _prepared(arguments: BenchArguments) -> "Prepared":
+def _prepared(arguments: BenchArguments, further: Sequence[str] = ()) -> "Prepared":
     from appliance.plan.prepare import prepare
 
     path, overrides = spec_target(arguments.spec, arguments.overrides)
-    return prepare(Path(path), overrides)
+    return prepare(Path(path), (*overrides, *further))
 
 
 def _scenarios(kind: Kind, arguments: BenchArguments, plan: EnginePlan | None, *, pools: bool) -> list[Scenario]:

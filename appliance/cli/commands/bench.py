@@ -1,4 +1,4 @@
-"""The verbs that measure: bench latency, throughput, serve, embed, compare, report; tune."""
+"""The verbs that measure: bench latency, throughput, scaling, serve, embed, compare, report; tune."""
 
 from pathlib import Path
 from typing import Annotated
@@ -37,6 +37,13 @@ def _add_kinds(bench: typer.Typer) -> None:
         from appliance.cli import bench
 
         return bench.run_in_process("throughput", arguments)
+
+    @verb(bench, "scaling", "appliance bench scaling deployment.yaml --with num_prompts=32")
+    def scaling(arguments: BenchArguments) -> int:
+        """Measure throughput with 1, 2 and 4 ranks, and print the share of the ideal."""
+        from appliance.cli import bench
+
+        return bench.run_scaling(arguments)
 
     @verb(bench, "serve", "appliance bench serve --url http://127.0.0.1:8000 --preset online16 -o result.json")
     def serve(arguments: BenchServeArguments) -> int:
