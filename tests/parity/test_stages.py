@@ -7,7 +7,7 @@ import pytest
 
 from appliance.kernels.interface import KernelSet
 from appliance.models.describe import describe
-from appliance.program.cuts import UncutError
+from appliance.program.head_cuts import UncutError
 from appliance.program.stages import Stage, even_layers, stage_program
 from tests.models.tiny import FAMILIES, VARIANTS, VOCAB_SIZE
 from tests.parity.conftest import Checkpoint
