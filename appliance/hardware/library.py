@@ -84,5 +84,5 @@ def load_facts(name_or_path: str | Path) -> HardwareFacts:
 
 
 def _suggest(name: str, known: tuple[str, ...] | list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    near = [each for each in known if name.lower() in each] or difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     return f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(known)}"

@@ -88,7 +88,7 @@ def load_model(
     if packed is not None and packed.report is not None:
         return LoadedModel(executable, packed.report, places, share.parts, again, share.stage)
     seconds, size = time.monotonic() - started, executable.memory_bytes.get("weights", 0)
-    report = WeightsReport(origin="checkpoint", seconds=seconds, size_bytes=size, reason="they are not to be kept")
+    report = WeightsReport(origin="checkpoint", seconds=seconds, size_bytes=size, reason="packed weights are not kept")
     return LoadedModel(executable, report, places, share.parts, again, share.stage)
 
 

@@ -1,7 +1,9 @@
 """Why accelerators of a machine cannot be used, each in one sentence."""
 
+from collections.abc import Iterable
+
 from appliance.catalog.drivers import KERNEL_SET_OF, VENDORS, driver_obstacle
-from appliance.catalog.gpu_operators import GPU_ARCHITECTURES
+from appliance.catalog.gpu_operators import F8_GENERATIONS, GPU_ARCHITECTURES
 from appliance.catalog.kernel_sets import KERNEL_SETS, torch_obstacle
 from appliance.hardware.facts import AcceleratorFacts, HardwareFacts
 from appliance.hardware.profile import Profile
@@ -22,6 +24,19 @@ def can_run(profile: Profile, facts: HardwareFacts) -> bool:
     """Returns whether some kernel set of a profile is in this version, with packages and a driver that run it."""
     known = (name for name in profile.kernel_sets if name in KERNEL_SETS)
     return any(KERNEL_SETS[name].is_built and not obstacle(facts, name) for name in known)
+
+
+def multiply_f8(accelerators: Iterable[AcceleratorFacts]) -> bool:
+    """Returns whether all of them multiply FP8 with FP8, and so if there are none: torch's CPU device does."""
+    return all(each.architecture in F8_GENERATIONS for each in accelerators)
+
+
+def eight_bits(inputs: PlanInputs) -> tuple[str, str]:
+    """Returns the quantization that rounds weights to 8 bits while loading, and what it costs: the one whose products
+    take activations of 8 bits on the device that is planned for."""
+    if inputs.profile.device != "cpu" and multiply_f8(inputs.facts.accelerators):
+        return "fp8", "weights and activations are rounded to FP8"
+    return "int8", "weights are rounded to 8 bits"
 
 
 def no_device(kind: str) -> tuple[str, str]:

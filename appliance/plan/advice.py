@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from appliance.hardware.speed import Speed
+from appliance.plan.accelerators import eight_bits
 from appliance.plan.estimate import PROMPT, Estimate, Workload, estimate
 from appliance.plan.fit import SHORTEST_CONTEXT, Change, changed_inputs
 from appliance.plan.inputs import PlanInputs
@@ -121,7 +122,7 @@ def _ladders(inputs: PlanInputs, plan: EnginePlan) -> Iterator[list[Change]]:
     if plan.precision.kv_dtype == "f32":
         yield [Change("cache.dtype", "bfloat16", "keys and values are rounded")]
     if inputs.model.quantization is None and spec.model.quantization in (AUTO, "none"):
-        yield [Change("model.quantization", "int8", "weights are rounded to 8 bits")]
+        yield [Change("model.quantization", *eight_bits(inputs))]
     if inputs.model.quantization is None and spec.model.quantization != "int4":
         yield [Change("model.quantization", "int4", "weights are rounded to 4 bits")]
     if on_cpu and not plan.precision.quantize_activations:

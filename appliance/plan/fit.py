@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from appliance.base.diagnostics import Diagnostic
+from appliance.plan.accelerators import eight_bits
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
 from appliance.plan.parallel import num_devices
@@ -109,7 +110,7 @@ def _precisions(inputs: PlanInputs) -> list[Change]:
     if model.dtype in ("float32", "float") and model.quantization in (AUTO, "none"):
         ladder.append(Change("model.dtype", "bfloat16", "weights are rounded"))
     if model.quantization in (AUTO, "none"):
-        ladder.append(Change("model.quantization", "int8", "weights are rounded to 8 bits"))
+        ladder.append(Change("model.quantization", *eight_bits(inputs)))
     if model.quantization != "int4":
         ladder.append(Change("model.quantization", "int4", "weights are rounded to 4 bits"))
     return ladder

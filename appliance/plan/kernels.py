@@ -7,7 +7,7 @@ import msgspec
 from appliance.base.native import build_hint
 from appliance.catalog.gpu_operators import gpu_implementation, gpu_refusals
 from appliance.catalog.kernel_sets import KERNEL_SETS, MODELLING, KernelSetFacts
-from appliance.plan.accelerators import obstacle
+from appliance.plan.accelerators import no_device, obstacle
 from appliance.plan.binding import BoundRanks, plan_binding
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
@@ -129,7 +129,9 @@ def _named(inputs: PlanInputs, reasons: Mapping[str, str], ledger: Ledger) -> st
         return name
     message = f"kernel set {name} cannot run on {inputs.facts.name}: {reasons[name]}"
     if not ledger.may_degrade("kernel_set", f"{message}; the best that can is planned"):
-        ledger.refuse(path, "plan/kernel-set", message, allowed=f"auto, {allowed}", hint="write auto")
+        needs_card = KERNEL_SETS[name].device != "cpu" and not inputs.facts.accelerators
+        hint = f"{no_device(KERNEL_SETS[name].device)[1]}; or write auto" if needs_card else "write auto"
+        ledger.refuse(path, "plan/kernel-set", message, allowed=f"auto, {allowed}", hint=hint)
     return None
 
 

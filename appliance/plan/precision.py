@@ -15,10 +15,10 @@ from appliance.catalog.formats import (
     WeightForm,
     dense_error,
 )
-from appliance.catalog.gpu_operators import F8_GENERATIONS
 from appliance.catalog.kernel_sets import KernelSetFacts
 from appliance.models.describe import Described
 from appliance.models.tensors import is_ignored
+from appliance.plan.accelerators import multiply_f8
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
 from appliance.plan.program import PlannedProgram
@@ -213,7 +213,7 @@ def _has_f8_rows(weights: tuple[WeightPlan, ...]) -> bool:
 
 def _multiplies_f8(inputs: PlanInputs) -> bool:
     """Returns whether every device multiplies FP8 with FP8; torch's CPU device does."""
-    return all(accelerator.architecture in F8_GENERATIONS for accelerator in inputs.facts.accelerators)
+    return multiply_f8(inputs.facts.accelerators)
 
 
 def _kv_dtype(inputs: PlanInputs, dtype: DenseType, program: PlannedProgram, ledger: Ledger) -> KvType:

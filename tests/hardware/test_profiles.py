@@ -217,3 +217,9 @@ def test_a_profile_of_the_users(tmp_path: Path) -> None:
     path = tmp_path / "own.yaml"
     path.write_bytes(msgspec.yaml.encode(profile("own", 500, HERE)))
     assert find_profile(str(path), PROFILES).name == "own"
+
+
+def test_a_part_of_a_known_machine_suggests_those_that_have_it() -> None:
+    with pytest.raises(HardwareError) as caught:
+        load_facts("H100")
+    assert caught.value.hint == "did you mean nvidia-8xh100-sxm-80g, nvidia-h100-pcie-80g, nvidia-h100-sxm-80g?"

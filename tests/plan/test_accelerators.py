@@ -5,16 +5,17 @@ from functools import partial
 import msgspec
 import pytest
 
+from appliance.base.errors import SpecError
 from appliance.catalog.drivers import driver_obstacle
 from appliance.catalog.gpu_operators import GPU_ARCHITECTURES
-from appliance.hardware import HardwareError, HardwareFacts, load_profiles
+from appliance.hardware import HardwareError, HardwareFacts, load_profiles, select_profile
 from appliance.kernels.gpu.triton.architectures import ARCHITECTURES
-from appliance.plan.accelerators import obstacle
+from appliance.plan.accelerators import eight_bits, obstacle
 from appliance.plan.compile import run_passes
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.prepare import find_machine
 
-from .machines import load, machine, small_model
+from .machines import MODEL, load, machine, plan, small_model
 
 CARD = "nvidia-h100-sxm-80g"
 
@@ -85,3 +86,21 @@ def test_the_plan_knows_the_generations_that_have_tiles_and_each_but_one_has_a_p
     assert set(GPU_ARCHITECTURES) == set(ARCHITECTURES)
     with_profiles = {profile.name.partition("-")[2] for profile in load_profiles() if profile.device != "cpu"}
     assert set(GPU_ARCHITECTURES) - with_profiles == {"sm103"}
+
+
+def test_a_set_of_gpus_asked_for_without_a_card_says_what_has_to_be_there() -> None:
+    with pytest.raises(SpecError, match=r"nvidia-smi has to list the card.*; or write auto"):
+        plan(load(MODEL + "hardware: {kernels: {kernel_set: cuda}}\n"), facts=machine("server-epyc-9654"))
+
+
+@pytest.mark.parametrize(
+    ("name", "quantization"),
+    [("nvidia-h100-sxm-80g", "fp8"), ("nvidia-a100-sxm-80g", "int8"), ("amd-mi300x-192g", "int8"),
+     ("server-epyc-9654", "int8")],
+)  # fmt: skip
+def test_eight_bits_are_those_that_the_device_multiplies(name: str, quantization: str) -> None:
+    facts = machine(name)
+    inputs = PlanInputs(
+        loaded=load(), facts=facts, profile=select_profile(facts, load_profiles()).profile, model=small_model()
+    )
+    assert eight_bits(inputs)[0] == quantization
