@@ -1,6 +1,7 @@
 """The verbs of this area, through the command line."""
 
 import json
+import os
 from pathlib import Path
 
 import msgspec
@@ -106,6 +107,8 @@ def test_the_native_probes_answer() -> None:
         assert set(rates) == {*Layout, "attention"}
         assert all(rate > 0 for rate in rates.values())
     assert figures.pop("device") is None
+    meeting_s = figures.pop("meeting_s")
+    assert meeting_s is None if len(os.sched_getaffinity(0)) < 2 else 0 < meeting_s < 1e-3
     assert set(figures) == {f"{cores}{what}" for cores in ("", "one_core_")
                             for what in ("read_bandwidth", "f32_peak", "bf16_peak", "int8_peak")}  # fmt: skip
     assert all(figure > 0 for figure in figures.values())
