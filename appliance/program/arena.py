@@ -66,6 +66,9 @@ class Liveness(msgspec.Struct, frozen=True):
         at = [0, *meetings, len(meetings)]  # before each operator; logits and what is kept outlive all
         slots = tuple(slot for slot in self.slots if slot.index in program.shared)
         lifetimes = {slot.index: tuple(at[place] for place in self.lifetimes[slot.index]) for slot in slots}
+        # What outlives a step may still be read when another rank begins the next one, as steps of stages do.
+        outside = {slot.index for slot in (program.logits, program.kept) if slot is not None}
+        lifetimes |= {index: (0, last) for index, (_, last) in lifetimes.items() if index in outside}
         return Liveness(slots, {index: (first, last) for index, (first, last) in lifetimes.items()})
 
     def peak(self, extent: Extent) -> Peak:
