@@ -172,6 +172,8 @@ UNCHANGED: dict[str, str] = {
     "model.disable_sliding_window": "the test's model has no windows; see tests/plan/test_windows.py",
     "cache.state_snapshots": "the test's model keeps no recurrent states",
     "speculative.num_draft_states": "the test's model keeps no recurrent states",
+    "parallelism.layer_partition": "two stages share the two layers of the test's model in one way; see test_stages.py",
+    "parallelism.expert": "the test's model has no experts; see tests/plan/test_stages.py",
     "parallelism.data_parallel_hybrid_lb": "it is needed with the fields that say which replicas are here, or refused",
     "hardware.profile": "one profile fits the test's machine",
     "hardware.memory.utilization": "the cache of the test's model is at its useful most either way",
