@@ -98,7 +98,7 @@ def _check_nodes(inputs: PlanInputs, ledger: Ledger) -> None:
         ledger.refuse(
             "parallelism.nnodes", RULE, message, allowed=possible, hint="write as many ranks for each machine"
         )
-    if spec.master_addr is None:
+    if spec.master_addr is None and spec.backend != "ray":  # who knows the address of its node
         message = "ranks of several machines need the address of the first one"
         ledger.refuse("parallelism.nnodes", RULE, message, hint="write parallelism.master_addr")
     if spec.data > 1:
@@ -108,6 +108,9 @@ def _check_nodes(inputs: PlanInputs, ledger: Ledger) -> None:
 
 def _backend(inputs: PlanInputs, ledger: Ledger) -> str:
     spec = inputs.spec.parallelism
+    if spec.backend == "ray" and spec.nnodes == 1:
+        message = "Ray places the ranks of other nodes, and parallelism.nnodes is 1"
+        ledger.refuse("parallelism.backend", RULE, message, allowed="auto, mp", hint="write nnodes: 2, or more")
     if spec.backend != "auto":
         return ledger.take("parallel.backend", "parallelism.backend", spec.backend)
     ranks = spec.tensor * spec.pipeline

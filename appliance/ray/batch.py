@@ -14,10 +14,10 @@ from starlette.types import ASGIApp
 from appliance.base.errors import ApplianceError
 from appliance.base.log import fields, logger
 from appliance.hardware.granted import granted
+from appliance.hardware.ray_cluster import ClusterNode, ask_nodes, driver, on_node
 from appliance.jobs.answerer import Answerer, LineReply, asgi_answerer
 from appliance.jobs.answering import BatchStoppedError
 from appliance.plan.types import EnginePlan
-from appliance.ray.cluster import ClusterNode, ask_nodes, driver, on_node
 from appliance.ray.node import NodeWork
 from appliance.ray.placing import EngineNeeds, place
 from appliance.server.process.inproc_api import inproc_api

@@ -6,8 +6,8 @@ import msgspec
 
 from appliance.base.errors import ApplianceError, ExitCode
 from appliance.base.units import format_size
+from appliance.hardware.ray_cluster import ClusterNode
 from appliance.plan.types import EnginePlan
-from appliance.ray.cluster import ClusterNode
 
 
 class NoRoomError(ApplianceError):

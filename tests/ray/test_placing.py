@@ -3,7 +3,7 @@
 import pytest
 
 from appliance.hardware import load_facts
-from appliance.ray.cluster import ClusterNode
+from appliance.hardware.ray_cluster import ClusterNode
 from appliance.ray.placing import EngineNeeds, NoRoomError, place
 
 FACTS = load_facts("server-epyc-9654")

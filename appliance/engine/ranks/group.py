@@ -6,6 +6,7 @@ wait.
 """
 
 import contextlib
+import importlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,7 @@ from appliance.base.errors import ApplianceError
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.ranks.group_swap import GroupSwap
 from appliance.engine.ranks.handles import RankStartError
-from appliance.engine.ranks.meeting import AtAddress, InFile, InMemory, Meeting, links_ranks
+from appliance.engine.ranks.meeting import AtAddress, InFile, InMemory, LinkedMeeting, Meeting, links_ranks
 from appliance.engine.ranks.messages import (
     ENCODE,
     CaptureGraph,
@@ -199,7 +200,7 @@ def _meeting(plan: EnginePlan, config: SchedulerConfig) -> tuple[Meeting, Share]
     """Returns where the ranks of a plan find one another, and the leader's share. Raises RankStartError if the system
     refuses memory, and ApplianceError if ranks of several machines have no token or no address."""
     if plan.parallel.nnodes > 1:
-        address = AtAddress(plan, ranks_token())
+        address = _of_several_machines(plan)
         return address, Share.linked(plan, 0, address.rendezvous)
     try:
         return _met_here(plan, config)
@@ -215,6 +216,14 @@ def _met_here(plan: EnginePlan, config: SchedulerConfig) -> tuple[Meeting, Share
         return file, Share.linked(plan, 0, file.rendezvous)
     memory = InMemory()
     return memory, Share.of(plan, config, 0, memory.memory)
+
+
+def _of_several_machines(plan: EnginePlan) -> LinkedMeeting:
+    if plan.parallel.backend != "ray":
+        return AtAddress(plan, ranks_token())
+    # It starts what loads a model, which starts a group: this module can only name it.
+    made: LinkedMeeting = importlib.import_module("appliance.engine.ranks.on_ray").OnRay(plan)
+    return made
 
 
 class RankGroup:

@@ -29,6 +29,12 @@ class Meeting(Protocol):
     def close(self) -> None: ...
 
 
+class LinkedMeeting(Meeting, Protocol):
+    """Of ranks that share no memory."""
+
+    rendezvous: Rendezvous
+
+
 class InMemory:
     """Ranks that share memory."""
 
@@ -86,6 +92,11 @@ class AtAddress:
         self._address = (str(host), int(port))
         # torch closes the descriptor that it listens at, so it has one of its own.
         self.rendezvous = Rendezvous(self._address[0], address=self._address, listener=os.dup(self._store.fileno()))
+
+    @property
+    def door_address(self) -> tuple[str, int]:
+        """Where ranks join."""
+        return self._door.address
 
     def load(self, plan: EnginePlan, rank: int) -> Load:
         is_here = rank < self._num_here

@@ -139,9 +139,10 @@ class ParallelismSection(Section):
     )
     backend: Literal["auto", "uni", "mp", "ray", "external_launcher"] = field(
         "auto",
-        "How ranks are started.",
-        auto="uni for one rank, mp on one node, ray beyond",
-        built_values=("auto", "uni", "mp"),
+        "How ranks are started: mp as processes of this machine, which those of others join; ray, with nnodes, also as "
+        "actors on other nodes of a Ray cluster.",
+        auto="uni for one rank, mp for several",
+        built_values=("auto", "uni", "mp", "ray"),
         vllm="distributed_executor_backend",
     )
     distributed_timeout: Duration = field(

@@ -49,7 +49,7 @@ def driver(asked_by: str) -> Iterator[Any]:
 
 def ask_nodes(ray: Any) -> list[ClusterNode]:
     """Asks each node that is alive for its facts. Raises ApplianceError where one does not answer."""
-    alive = [node for node in ray.nodes() if node["Alive"]]
+    alive = alive_nodes(ray)
     ask = ray.remote(num_cpus=0)(probe_machine)
     asked = [ask.options(scheduling_strategy=on_node(ray, node["NodeID"])).remote() for node in alive]
     try:
@@ -59,6 +59,11 @@ def ask_nodes(ray: Any) -> list[ClusterNode]:
         hint = "the appliance has to be installed on every node"
         raise ApplianceError(f"a node of the Ray cluster does not say what it is: {reason}", hint=hint) from error
     return [_node(node, facts) for node, facts in zip(alive, found, strict=True)]
+
+
+def alive_nodes(ray: Any) -> list[dict[str, Any]]:
+    """Returns what Ray says of each node that is alive."""
+    return [node for node in ray.nodes() if node["Alive"]]
 
 
 def on_node(ray: Any, node_id: str) -> Any:
