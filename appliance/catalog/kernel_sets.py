@@ -10,6 +10,9 @@ from appliance.catalog.formats import CODED_LAYOUTS, INTEGER_LAYOUTS
 SupportClass = Literal["tested here", "compiled here", "untested"]
 DeviceKind = Literal["cpu", "cuda", "rocm"]
 
+# By which a pod asks for accelerators: the names of their device plugins.
+KUBERNETES_RESOURCES: dict[DeviceKind, str] = {"cuda": "nvidia.com/gpu", "rocm": "amd.com/gpu"}
+
 _CPU_LAYOUTS = ("f32", "f16", "bf16", *INTEGER_LAYOUTS, *CODED_LAYOUTS)
 _FLOATS = ("f32", "bf16", "f16")  # of caches
 _CPU_MODULE = "appliance.kernels.cpu.kernel_set"

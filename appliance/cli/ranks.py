@@ -16,6 +16,18 @@ _AGAIN_S = 1.0  # after a rank that ended
 _REFUSED = 2  # the exit code of a rank that is not wanted (engine.ranks.join)
 
 
+def ranks_of_node(ranks: Sequence[int], node_rank: int | None, ranks_per_node: int) -> Sequence[int]:
+    """Returns the ranks of a machine: those given, or those of the machine of a number, of which the leader's is 0.
+    Raises ApplianceError where both or none are given, and for the leader's."""
+    if bool(ranks) == (node_rank is not None):
+        raise ApplianceError("name the ranks of this machine, or its number", hint="--rank N, or --node-rank N")
+    if node_rank is None:
+        return ranks
+    if node_rank < 1 or ranks_per_node < 1:
+        raise ApplianceError("machine 0 has the server; others have numbers from 1 on, and at least one rank")
+    return range(node_rank * ranks_per_node, (node_rank + 1) * ranks_per_node)
+
+
 def run_join(address: str, ranks: Sequence[int], model: Path | None, engine: str, *, once: bool) -> int:
     """Runs ranks until it is told to end. Raises ApplianceError if there is no token, or the address is none."""
     host, _, port = address.rpartition(":")

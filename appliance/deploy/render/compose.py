@@ -53,7 +53,7 @@ def _service(workload: ServerWorkload) -> dict[str, Any]:
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges:true"],
     }
-    return {key: value for key, value in service.items() if value not in ({}, [])}
+    return {key: value for key, value in service.items() if value not in ({}, [], 0)}
 
 
 def _healthcheck(workload: ServerWorkload) -> dict[str, Any]:

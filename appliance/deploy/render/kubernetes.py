@@ -27,7 +27,7 @@ def objects(workload: ServerWorkload) -> list[dict[str, Any]]:
 
 
 def cache_claim(workload: ServerWorkload) -> dict[str, Any]:
-    size = max(1, CACHE_SLACK * workload.memory_bytes // GIB)
+    size = max(1, CACHE_SLACK * workload.checkpoint_bytes // GIB)
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -37,7 +37,8 @@ def cache_claim(workload: ServerWorkload) -> dict[str, Any]:
 
 
 def _access(workload: ServerWorkload) -> str:
-    several = workload.options.replicas > 1 or workload.options.max_replicas is not None
+    options = workload.options
+    several = options.replicas > 1 or options.max_replicas is not None or workload.num_machines > 1
     return "ReadWriteMany" if several else "ReadWriteOnce"
 
 
@@ -53,14 +54,14 @@ def _deployment(workload: ServerWorkload) -> dict[str, Any]:
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
             "progressDeadlineSeconds": workload.start_timeout_s + workload.stop_s,
             "template": {
-                "metadata": {"labels": labels(workload), "annotations": _scraping(workload)},
+                "metadata": {"labels": labels(workload), "annotations": scraping(workload)},
                 "spec": pod_spec(workload),
             },
         },
     }
 
 
-def _scraping(workload: ServerWorkload) -> dict[str, str]:
+def scraping(workload: ServerWorkload) -> dict[str, str]:
     return {
         "prometheus.io/scrape": "true",
         "prometheus.io/path": "/metrics",

@@ -16,6 +16,11 @@ from appliance.deploy.render.container import (
 )
 from appliance.deploy.render.workload import ServerWorkload
 
+CONTAINER_SECURITY: Final[dict[str, Any]] = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
 PRE_STOP_S: Final = 5  # until every proxy has heard that the pod leaves
 
 
@@ -52,23 +57,29 @@ def container(workload: ServerWorkload) -> dict[str, Any]:
         "name": "appliance",
         "image": workload.options.image,
         "args": arguments(workload),
-        "env": [_secret(workload, name) for name in workload.variables],
+        "env": [secret(workload, name) for name in workload.variables],
         "ports": [{"name": "http", "containerPort": workload.port}],
         "startupProbe": _probe("/readyz", num_start_failures(workload)),
         "readinessProbe": _probe("/readyz", 1),
         "livenessProbe": _probe("/livez", num_live_failures(workload)),
         "lifecycle": {"preStop": {"sleep": {"seconds": PRE_STOP_S}}},
-        "resources": {
-            "requests": {"cpu": str(workload.num_cores), "memory": str(workload.memory_bytes)},
-            "limits": {"memory": str(workload.memory_bytes)},  # a limit of CPU would throttle within a step
-        },
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
-        "volumeMounts": _mounts(workload),
+        "resources": resources(workload),
+        "securityContext": CONTAINER_SECURITY,
+        "volumeMounts": mounts(workload),
     }
+
+
+def resources(workload: ServerWorkload) -> dict[str, Any]:
+    """Returns what a pod asks for. A limit of CPU would throttle within a step; with accelerators the host's memory is
+    planned in parts only, so it has no limit."""
+    requests, limits = {"cpu": str(workload.num_cores)}, {}
+    if workload.memory_bytes:
+        requests["memory"] = str(workload.memory_bytes)
+    if workload.num_accelerators:
+        limits[workload.accelerator_resource] = str(workload.num_accelerators)
+    else:
+        limits["memory"] = str(workload.memory_bytes)
+    return {"requests": requests, "limits": limits}
 
 
 def volumes(workload: ServerWorkload) -> list[dict[str, Any]]:
@@ -84,7 +95,7 @@ def volumes(workload: ServerWorkload) -> list[dict[str, Any]]:
     return found
 
 
-def _mounts(workload: ServerWorkload) -> list[dict[str, Any]]:
+def mounts(workload: ServerWorkload) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [
         {"name": "spec", "mountPath": str(SPEC_FILE.parent), "readOnly": True},
         {"name": "state", "mountPath": str(STATE_FOLDER)},
@@ -105,5 +116,5 @@ def _probe(path: str, num_failures: int) -> dict[str, Any]:
     }
 
 
-def _secret(workload: ServerWorkload, name: str) -> dict[str, Any]:
+def secret(workload: ServerWorkload, name: str) -> dict[str, Any]:
     return {"name": name, "valueFrom": {"secretKeyRef": {"name": f"{workload.name}-env", "key": name}}}

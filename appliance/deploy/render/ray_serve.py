@@ -16,6 +16,9 @@ def render(workload: ServerWorkload) -> dict[str, str]:
     if "batches" in workload.asked_apis:
         message = "endpoints.apis lists batches, which one server keeps and works off; replicas share no store"
         raise RenderError(message, hint="remove it there; `appliance batch` with batch.backend: ray runs batch files")
+    if workload.num_machines > 1 and not workload.is_on_ray:
+        message = f"the ranks of {workload.num_machines} machines would join by hand"
+        raise RenderError(message, hint="--set parallelism.backend=ray has Ray place them")
     return {"serve.yaml": dump([_config(workload)], _needs(workload))}
 
 
@@ -45,7 +48,7 @@ def _arguments(workload: ServerWorkload) -> dict[str, Any]:
         "file": str(workload.spec_path),
         "overrides": list(workload.overrides),
         "num_cores": workload.num_cores,
-        "memory_bytes": workload.memory_bytes,
+        "memory_bytes": workload.memory_bytes or None,
         "max_body_bytes": workload.max_body_bytes,
         "spec": workload.spec_text,
     }
@@ -76,8 +79,9 @@ def _engine(workload: ServerWorkload) -> dict[str, Any]:
 
 
 def _resources(workload: ServerWorkload) -> dict[str, Any]:
-    found: dict[str, Any] = {"num_cpus": workload.num_cores, "memory": workload.memory_bytes}
-    return {**found, "num_gpus": workload.num_accelerators} if workload.num_accelerators else found
+    found: dict[str, Any] = {"num_cpus": workload.num_cores}
+    found |= {"memory": workload.memory_bytes} if workload.memory_bytes else {}
+    return found | ({"num_gpus": workload.num_accelerators} if workload.num_accelerators else {})
 
 
 def _most(workload: ServerWorkload) -> int:

@@ -43,7 +43,7 @@ def _sandbox(workload: ServerWorkload) -> list[tuple[str, str]]:
         ("CacheDirectory", "appliance"),
         ("Environment", "APPLIANCE_STATE=%S/appliance APPLIANCE_CACHE=%C/appliance PYTHONUNBUFFERED=1"),
         *([("EnvironmentFile", f"/etc/appliance/{workload.name}.env")] if workload.variables else []),
-        ("MemoryMax", str(workload.memory_bytes)),
+        *([("MemoryMax", str(workload.memory_bytes))] if workload.memory_bytes else []),
         ("NoNewPrivileges", "yes"),
         ("ProtectSystem", "strict"),
         ("ProtectHome", "read-only"),

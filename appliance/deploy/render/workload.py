@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from appliance.base.errors import ApplianceError, ExitCode
+from appliance.catalog.kernel_sets import KUBERNETES_RESOURCES
 from appliance.checkpoint.sources.address import PathAddress, parse_address
 from appliance.plan.prepare import Prepared
 from appliance.plan.serving_types import RestartPlan
@@ -55,9 +56,15 @@ class ServerWorkload:
     host: str
     port: int
     model_path: Path | None  # on this machine; None when the appliance fetches it
-    num_cores: int
-    num_accelerators: int  # of one replica
-    memory_bytes: int
+    num_machines: int  # that have the ranks of one server
+    num_ranks: int  # of all engines of a server, on one machine
+    is_on_ray: bool  # Ray starts the ranks of other machines
+    ranks_port: int  # where the first machine lets the ranks of others join
+    num_cores: int  # of one machine, as all below
+    num_accelerators: int
+    accelerator_resource: str  # by which Kubernetes gives accelerators
+    memory_bytes: int  # of the host; 0: nothing is planned there, as all lies on accelerators
+    checkpoint_bytes: int  # about: of what a cache keeps
     num_replicas: int  # engines of one server
     max_num_seqs: int  # of one engine
     max_waiting: int | None
@@ -89,9 +96,15 @@ def workload_of(prepared: Prepared, overrides: Sequence[str], options: RenderOpt
         host=plan.serving.listen.host,
         port=plan.serving.listen.port,
         model_path=address.path.resolve() if isinstance(address, PathAddress) else None,
-        num_cores=plan.kernels.num_threads * _num_ranks(plan) if plan.device == "cpu" else plan.kernels.num_threads,
-        num_accelerators=0 if plan.device == "cpu" else _num_ranks(plan),
-        memory_bytes=_memory_limit(plan),
+        num_machines=plan.parallel.nnodes,
+        num_ranks=_ranks_here(plan),
+        is_on_ray=plan.parallel.backend == "ray",
+        ranks_port=plan.parallel.master_port,
+        num_cores=plan.kernels.num_threads * (_ranks_here(plan) if plan.device == "cpu" else 1),
+        num_accelerators=0 if plan.device == "cpu" else _ranks_here(plan),
+        accelerator_resource=KUBERNETES_RESOURCES.get(plan.device, ""),
+        memory_bytes=_planned_room(plan) if plan.device == "cpu" else _host_bytes(plan),
+        checkpoint_bytes=_planned_room(plan),
         num_replicas=plan.parallel.replicas,
         max_num_seqs=plan.scheduler.max_num_seqs,
         max_waiting=plan.scheduler.max_waiting,
@@ -126,13 +139,18 @@ def refuse_what_no_container_has(prepared: Prepared) -> None:
         )
 
 
-def _num_ranks(plan: EnginePlan) -> int:
-    """Returns the ranks of all engines of a server."""
-    return plan.parallel.tensor * plan.parallel.pipeline * plan.parallel.replicas
+def _ranks_here(plan: EnginePlan) -> int:
+    """Returns the ranks of all engines of a server that one machine has."""
+    return plan.parallel.num_ranks * plan.parallel.replicas // plan.parallel.nnodes
 
 
-def _memory_limit(plan: EnginePlan) -> int:
-    """A limit under which planning again gives the same plan: what is planned, over the share that may be used."""
+def _planned_room(plan: EnginePlan) -> int:
+    """Returns a limit under which planning again gives the same plan: what is planned for each rank, over the share
+    that may be used."""
     memory = plan.memory[0]
     planned = sum(item.size_bytes for item in memory.items)
-    return math.ceil(planned * memory.device_bytes / memory.budget_bytes)
+    return math.ceil(_ranks_here(plan) * planned * memory.device_bytes / memory.budget_bytes)
+
+
+def _host_bytes(plan: EnginePlan) -> int:
+    return _ranks_here(plan) * sum(item.size_bytes for item in plan.memory[0].host_items)

@@ -16,7 +16,7 @@ from appliance.cli.arguments.exchange import RenderArguments
 from appliance.cli.render import run
 from appliance.deploy.render.container import PROBE_PERIOD_S
 from appliance.deploy.render.pod import PRE_STOP_S
-from appliance.deploy.render.targets import NOT_BUILT, render_target
+from appliance.deploy.render.targets import render_target
 from appliance.deploy.render.workload import STOP_MARGIN_S, RenderError, RenderOptions
 from appliance.plan.prepare import Prepared, prepare
 from appliance.spec import load_text
@@ -190,10 +190,9 @@ def test_a_container_is_refused_what_it_cannot_have(given: dict[str, Any], messa
         rendered("compose", tmp_path, **given)
 
 
-@pytest.mark.parametrize("name", [*NOT_BUILT, "nomad"])
-def test_other_targets_are_refused_by_name(name: str, tmp_path: Path) -> None:
-    with pytest.raises(RenderError, match=name):
-        rendered(name, tmp_path)
+def test_other_targets_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(RenderError, match="nomad"):
+        rendered("nomad", tmp_path)
 
 
 def test_the_verb_writes_files_and_replaces_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
