@@ -48,6 +48,7 @@ NOT_RUN = {
     "docker build": "the pipeline builds the image",
     "docker run": "the pipeline runs the image",
     "make quickstart": "it fetches a real model",
+    "appliance ranks join": "it waits for a leader; tests/engine/test_ranks_of_machines.py",
     "serve deploy": "Ray is not in this environment; tests/ray runs the file on a cluster",
     "serve status": "see serve deploy",
     "appliance batch deployment.yaml -i requests.jsonl -o answers.jsonl --set batch.backend=ray": "as serve deploy",
