@@ -30,7 +30,7 @@ class Meeting(Protocol):
 
 
 class LinkedMeeting(Meeting, Protocol):
-    """Of ranks that share no memory."""
+    """A meeting of ranks that share no memory."""
 
     rendezvous: Rendezvous
 
