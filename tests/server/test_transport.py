@@ -197,7 +197,7 @@ def test_pipelining_is_bounded(strict: Server) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_disconnect_behind_a_pipelined_request_is_seen(strict: Server, stream: bool) -> None:
-    before = figure(strict, 'appliance_requests_finished_total{finished_reason="abort"')
+    before = figure(strict, 'appliance_requests_finished_total{engine="0",finished_reason="abort"')
     with connect(strict) as connection:
         connection.sendall(
             request("POST", "/v1/chat/completions", chat("unknown", max_tokens=3000, ignore_eos=True, stream=stream))
@@ -205,13 +205,13 @@ def test_a_disconnect_behind_a_pipelined_request_is_seen(strict: Server, stream:
         connection.sendall(request("POST", "/tokenize", b'{"prompt": "x"}'))
         wait_until(lambda: load(strict) == 1, "it is open")
     wait_until(lambda: load(strict) == 0, "the request ended")
-    name = 'appliance_requests_finished_total{finished_reason="abort"'
+    name = 'appliance_requests_finished_total{engine="0",finished_reason="abort"'
     wait_until(lambda: figure(strict, name) == before + 1, "the engine's request was aborted")
 
 
 def test_a_reader_that_stops_is_given_up_and_neighbours_go_on(strict: Server) -> None:
     """Nobody reads the first answer. Its request is aborted; the second one's text is what it is alone."""
-    before = figure(strict, 'appliance_requests_finished_total{finished_reason="abort"')
+    before = figure(strict, 'appliance_requests_finished_total{engine="0",finished_reason="abort"')
     body = chat("unknown", max_tokens=3000, ignore_eos=True, stream=True, logprobs=True, top_logprobs=20)
     with connect(strict, receive_buffer=4096) as connection, strict.http() as http:
         connection.sendall(request("POST", "/v1/chat/completions", body))
@@ -219,7 +219,7 @@ def test_a_reader_that_stops_is_given_up_and_neighbours_go_on(strict: Server) ->
         neighbour = http.post("/v1/chat/completions", content=chat("long", max_tokens=400))
         assert neighbour.json()["choices"][0]["message"]["content"] == LONG
         wait_until(lambda: load(strict) == 0, "the reader is given up", 30.0)
-        name = 'appliance_requests_finished_total{finished_reason="abort"'
+        name = 'appliance_requests_finished_total{engine="0",finished_reason="abort"'
         wait_until(lambda: figure(strict, name) == before + 1, "the engine's request was aborted")
         assert b"[DONE]" not in until_closed(connection)
     assert "reads too slowly" in strict.log.read_text()

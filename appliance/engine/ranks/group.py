@@ -283,9 +283,9 @@ class RankGroup:
         self._followers.send(CopyBlocks([(int(source), int(target)) for source, target in pairs]))
 
     def prefault(self, block: int) -> None:
-        assert isinstance(self._own, Lazy), "asked of a set that is lazy"
-        self._own.prefault(block)
-        self._followers.send(Prefault(block))
+        if isinstance(self._own, Lazy):  # a set on torch has its whole cache from the start
+            self._own.prefault(block)
+            self._followers.send(Prefault(block))
 
     def capture_next(self) -> bool:
         if not isinstance(self._own, Graphed) or self._own.graphs.num_captured >= self._own.graphs.num_planned:
