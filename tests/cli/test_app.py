@@ -18,7 +18,7 @@ from appliance.cli.other_words import hint_for
 from appliance.cli.verb import guarded
 
 GROUPS = {
-    "bench": ("latency", "throughput", "serve", "embed", "compare", "report"),
+    "bench": ("latency", "throughput", "serve", "embed", "scaling", "compare", "report"),
     "keys": ("new", "revoke", "list"),
     "profile": ("list", "show"),
     "ranks": ("join",),

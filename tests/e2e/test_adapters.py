@@ -180,7 +180,7 @@ def test_figures_are_by_adapter_and_go_with_it(deployment: Deployment) -> None:
     for line in (
         'appliance_adapter_tokens_total{adapter="a",engine="0",kind="generation",model_name="base"}',
         'appliance_adapter_requests_total{adapter="a",engine="0",model_name="base"}',
-        f'appliance_adapter_info{{adapter="a",engine="0",effective_modules="{NUM_ADAPTED}",',
+        f'appliance_adapter_info{{adapter="a",effective_modules="{NUM_ADAPTED}",',
         'vllm:lora_requests_info{engine="0",max_lora="2",model_name="base"',
         'appliance_adapters_served{model_name="base"} 1.0',
     ):
