@@ -101,6 +101,9 @@ def _check_nodes(inputs: PlanInputs, ledger: Ledger) -> None:
     if spec.master_addr is None and spec.backend != "ray":  # who knows the address of its node
         message = "ranks of several machines need the address of the first one"
         ledger.refuse("parallelism.nnodes", RULE, message, hint="write parallelism.master_addr")
+    elif spec.master_addr in ("0.0.0.0", "::"):
+        message = f"{spec.master_addr} stands for every address of a machine, and others reach one"
+        ledger.refuse("parallelism.master_addr", RULE, message, hint="write the address of the first machine")
     if spec.data > 1:
         message = "replicas whose ranks are on several machines are not in this version"
         ledger.refuse("parallelism.nnodes", RULE, message, allowed="1", hint="write data: 1, or nnodes: 1")

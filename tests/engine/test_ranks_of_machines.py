@@ -175,6 +175,7 @@ def test_a_rank_that_does_not_join_fails_the_start(folder: Path, address: str) -
         ((), "share the memory of one machine"),
         ((TORCH, "parallelism.nnodes=3"), "2 ranks cannot be shared evenly by 3 machines"),
         ((TORCH, "parallelism.master_addr=null"), "need the address of the first one"),
+        ((TORCH, "parallelism.master_addr=0.0.0.0"), "stands for every address"),
     ],
 )
 def test_what_cannot_be_on_several_machines_is_refused(
