@@ -14,7 +14,7 @@ import pytest
 
 from appliance.engine.inproc import InprocEngine
 from appliance.engine.messages import AbortRequest, GenerateRequest, OutputBatch, SamplingParams
-from appliance.engine.ranks.group import RankFailedError
+from appliance.engine.ranks.group import RankFailedError, RankGroup
 from appliance.hardware.probe.machine import probe_machine
 from appliance.kernels.errors import StepError
 from appliance.kernels.interface import StepInputs
@@ -212,6 +212,23 @@ def test_refused_steps_leave_the_group_in_order(spec_of: Callable[[str], Path]) 
                         executable.run(inputs(-1))
                 logits.append(executable.run(inputs(token)).row(0).copy())
     assert all(np.array_equal(logits[at % 2], each) for at, each in enumerate(logits))
+
+
+def test_linked_ranks_are_measured_together(spec_of: Callable[[str], Path]) -> None:
+    """While operators are measured, no rank runs a step as a graph, which would pad it."""
+    overrides = (TORCH, "parallelism.tensor=2", "parallelism.distributed_timeout=5s")
+    with engine_of(spec_of("llama"), *overrides) as engine:
+        expected = answers(engine, 1)
+        executable = engine._loop._runner.executable
+        assert isinstance(executable, RankGroup)
+        while executable.capture_next():
+            pass
+        seconds = np.zeros(len(executable.operator_work()))
+        executable.time_operators(seconds)
+        assert answers(engine, 1) == expected
+        executable.time_operators(None)
+        assert answers(engine, 1) == expected
+        assert (seconds > 0).all()
 
 
 def rank_processes() -> list[int]:

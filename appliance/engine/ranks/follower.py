@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
+import numpy as np
+
 from appliance import __version__
 from appliance.base.errors import ApplianceError
 from appliance.base.log import configure, logger
@@ -29,6 +31,7 @@ from appliance.engine.ranks.messages import (
     RankMoved,
     RunArrays,
     RunStep,
+    TimeOperators,
     ToRank,
 )
 from appliance.engine.ranks.share import Share
@@ -38,7 +41,7 @@ from appliance.engine.ranks.step_memory import StepMemory
 from appliance.engine.ranks.step_messages import step_of
 from appliance.engine.swap_memory import SwapMemory
 from appliance.kernels.errors import StepError
-from appliance.kernels.interface import Graphed, Lazy, StepInputs
+from appliance.kernels.interface import Graphed, Lazy, Profiled, StepInputs
 from appliance.kernels.linked_ranks import LinkedRanks
 from appliance.kernels.ranks import RankError
 from appliance.plan.types import EnginePlan
@@ -60,6 +63,9 @@ class Follower:
                 self._run(number, self._share.steps.get(arrays))
             case RunArrays(number):
                 self._run(number, step_of(message))
+            case TimeOperators(is_on) if isinstance(self._executable, Profiled):
+                count = len(self._executable.operator_work())
+                self._executable.time_operators(np.zeros(count) if is_on else None)
             case CaptureGraph() if isinstance(self._executable, Graphed):
                 self._executable.capture_next()
             case CopyBlocks(pairs):

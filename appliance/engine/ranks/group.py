@@ -30,6 +30,7 @@ from appliance.engine.ranks.messages import (
     PutAdapter,
     RunArrays,
     RunStep,
+    TimeOperators,
     ToRank,
 )
 from appliance.engine.ranks.proof import ranks_token
@@ -316,6 +317,8 @@ class RankGroup:
     def time_operators(self, seconds: np.ndarray | None) -> None:
         assert isinstance(self._own, Profiled), "asked of a set that reports times"
         self._own.time_operators(seconds)
+        if isinstance(self._followers.share.ranks, LinkedRanks):  # they pad steps as the leader does
+            self._followers.send(TimeOperators(seconds is not None))
 
     def operator_work(self) -> tuple[OperatorWork, ...]:
         assert isinstance(self._own, Profiled), "asked of a set that reports work"

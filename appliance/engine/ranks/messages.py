@@ -56,6 +56,12 @@ class RunArrays(msgspec.Struct, frozen=True, tag=True):
     arrays: dict[str, Array]
 
 
+class TimeOperators(msgspec.Struct, frozen=True, tag=True):
+    """Run steps operator by operator, as the leader does while it measures them, or as before."""
+
+    is_on: bool
+
+
 class CaptureGraph(msgspec.Struct, frozen=True, tag=True):
     """Capture the next of the planned sizes."""
 
@@ -103,7 +109,19 @@ class Close(msgspec.Struct, frozen=True, tag=True):
     """End."""
 
 
-ToRank = Load | RunStep | RunArrays | CaptureGraph | CopyBlocks | Prefault | PutAdapter | DropAdapter | Move | Close
+ToRank = (
+    Load
+    | RunStep
+    | RunArrays
+    | TimeOperators
+    | CaptureGraph
+    | CopyBlocks
+    | Prefault
+    | PutAdapter
+    | DropAdapter
+    | Move
+    | Close
+)
 
 
 class Loading(msgspec.Struct, frozen=True, tag=True):
