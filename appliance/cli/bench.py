@@ -1,6 +1,7 @@
 """`appliance bench`: chooses the scenarios, the target, and the place of the results."""
 
 import hashlib
+import math
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -191,19 +192,23 @@ def _depth(arguments: BenchArguments) -> Depth:
 def estimated(scenario: Scenario, prepared: "Prepared") -> dict[str, float]:
     """Returns the best figures of a scenario that the plan's estimate allows; none on a machine that was not measured.
 
-    Work that a prefix cache saves is not counted. Latencies are estimated only if there is a single stream.
+    Work that a prefix cache saves is not counted. Latencies are estimated only if there is a single stream. Replicas
+    are estimated while all of them are busy.
     """
     speed, plan = prepared.inputs.speed, prepared.plan
     if speed is None or scenario.workload == "trace":
         return {}
     wanted = scenario.max_concurrency or (scenario.batch_size if scenario.kind == "latency" else scenario.num_prompts)
-    streams = min(wanted, scenario.num_prompts, plan.scheduler.max_num_seqs)
+    replicas = plan.parallel.replicas
+    streams = min(wanted, scenario.num_prompts, replicas * plan.scheduler.max_num_seqs)
+    if streams < replicas:
+        return {}
     prompt = max(1, scenario.input_len - scenario.prefix_len)
-    work = Workload(streams=streams, prompt=prompt, answer=scenario.output_len)
+    work = Workload(streams=math.ceil(streams / replicas), prompt=prompt, answer=scenario.output_len)
     found = estimate(plan, program_of(plan, prepared.model, prepared.inputs.programs), speed, work)
     if found is None:
         return {}
-    floor = {"output_throughput": found.answer_tokens_per_s}
+    floor = {"output_throughput": replicas * found.answer_tokens_per_s}
     if streams == 1:
         floor |= {"prefill_throughput": found.prefill_tokens_per_s, "decode_throughput": found.decode_tokens_per_s}
     return floor

@@ -214,12 +214,13 @@ def _step(
 
 
 def _machine(plan: EnginePlan, measured: MeasuredFacts) -> _Machine:
-    """Figures for as many cores as threads of all ranks, which divide the program among them: the smaller of the
-    machine's and one core's times the number of threads."""
-    threads = plan.kernels.num_threads * plan.parallel.tensor
+    """Figures for as many cores as threads of all ranks of an engine, which divide the program among them: the smaller
+    of the machine's, of which each replica has its part, and one core's times the number of threads."""
+    threads, replicas = plan.kernels.num_threads * plan.parallel.tensor, plan.parallel.replicas
 
     def share(every: float | None, one: float | None) -> float | None:
-        return every if every is None or one is None else min(every, threads * one)
+        own = None if every is None else every / replicas
+        return own if own is None or one is None else min(own, threads * one)
 
     bandwidth = share(measured.read_bandwidth, measured.one_core_read_bandwidth)
     assert bandwidth is not None, "read_bandwidth is always measured"

@@ -31,6 +31,8 @@ def estimate_lines(plan: EnginePlan, alone: Estimate, full: Estimate, speed: Spe
         f" tokens/s in all, bound by {full.decode_bound}",
         _origin(speed),
     ]
+    if plan.parallel.replicas > 1:
+        lines.insert(0, f"of each of {plan.parallel.replicas} replicas, while the others have as much to do:")
     shown = [f"{'estimate' if not at else '':<{LABEL}}{line}" for at, line in enumerate(lines)]
     return [*shown, *(f"warning: {text}" for text in missed_bounds(plan, alone, full))]
 

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -90,6 +91,14 @@ def test_one_thread_has_one_core() -> None:
         estimated(plan(load(MODEL, f"hardware.num_threads={n}"), model), model, measured, Workload()) for n in (1, 8)
     )
     assert alone.itl_s == pytest.approx(4 * every.itl_s)
+
+
+def test_each_replica_has_its_part_of_the_machine() -> None:
+    model = small_model()
+    one, two = (
+        estimated(plan(load(MODEL, f"parallelism.data={n}"), model), model, READING, Workload()) for n in (1, 2)
+    )
+    assert two.itl_s == pytest.approx(2 * one.itl_s)
 
 
 def test_a_whole_request_is_its_prompt_and_its_share_of_the_steps() -> None:
@@ -190,7 +199,7 @@ def spec(tmp_path: Path) -> list[str]:
     return [str(write_spec(tmp_path, MODEL)), str(facts)]
 
 
-def run_plan(spec: list[str], tmp_path: Path, measured: MeasuredFacts | None, **options: bool) -> int:
+def run_plan(spec: list[str], tmp_path: Path, measured: MeasuredFacts | None, **options: Any) -> int:
     hardware = tmp_path / "machine.json"
     hardware.write_bytes(msgspec.json.encode(msgspec.structs.replace(machine(), measured=measured)))
     arguments = PlanArguments(spec=spec[0], hardware=str(hardware), model_facts=Path(spec[1]), **options)
@@ -204,12 +213,20 @@ def test_the_verb_prints_estimate_and_advice(
     text = capsys.readouterr().out
     assert "\nestimate   one prompt of 512 tokens" in text
     assert "advice" not in text
+    assert "replicas" not in text
     assert run_plan(spec, tmp_path, COMPUTING, advise=True) == 0
     text = capsys.readouterr().out
     assert "advice" in text
     assert "\nparallelism.tensor: 2  x" in text
     assert run_plan(spec, tmp_path, COMPUTING, advise=True, as_json=True) == 0
     assert set(json.loads(capsys.readouterr().out)) == {"figures", "advice", "several"}
+
+
+def test_the_verb_says_of_what_an_estimate_is(
+    spec: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_plan(spec, tmp_path, COMPUTING, overrides=("parallelism.data=2",)) == 0
+    assert "\nestimate   of each of 2 replicas, while the others have as much to do:" in capsys.readouterr().out
 
 
 def test_advice_needs_a_measured_machine(spec: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
