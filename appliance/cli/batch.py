@@ -79,11 +79,11 @@ async def _run(
 
 @asynccontextmanager
 async def _here(target: SpecTarget, shown: "_ProgressLine") -> AsyncIterator[_Engines]:
-    """Loads the engine in this process."""
+    """Loads the engine in this process, or starts replicas."""
     with ProgressBar() as bar:
         plan = prepare(target.path, target.overrides, progress=bar).plan
     async with inproc_api(plan, shown.boot) as api:
-        yield _Engines(asgi_answerer(api), plan)
+        yield _Engines(asgi_answerer(api), plan, plan.parallel.replicas)
 
 
 @asynccontextmanager

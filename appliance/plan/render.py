@@ -8,6 +8,7 @@ import msgspec
 from appliance.base.units import format_size
 from appliance.catalog.pooling import PoolingKind
 from appliance.plan.boot import Comparison
+from appliance.plan.parallel_types import ParallelPlan
 from appliance.plan.serving_types import AuthPlan, ServingPlan
 from appliance.plan.types import (
     RANDOM_WEIGHTS,
@@ -49,6 +50,7 @@ def _heading(plan: EnginePlan) -> Iterator[str]:
     threads = f", {kernels.num_threads} threads" if plan.device == "cpu" else ""
     alike = ", rows round alike in every batch" if kernels.batch_invariant and plan.device != "cpu" else ""
     yield _row("kernels", f"{kernels.kernel_set} ({kernels.support}){threads}{alike}")
+    yield from _replicas(plan.parallel)
     yield _row("model", f"{model.architecture}, {model.format}, served as {', '.join(model.served_names)}")
     if model.format == "dummy":
         yield _row("weights", RANDOM_WEIGHTS)
@@ -77,6 +79,16 @@ def _heading(plan: EnginePlan) -> Iterator[str]:
         size = format_size(swap.num_places * swap.place_bytes)
         yield _row("preempted", f"moved to {size} of host memory where that takes less time than to compute again")
     yield _row("listens", f"{_address(plan.serving)}, {_keys(plan.serving.auth)}")
+
+
+def _replicas(parallel: ParallelPlan) -> Iterator[str]:
+    """What follows is of each: its threads, its memory, its cache."""
+    first, here = parallel.first_replica, parallel.replicas
+    if here > 1:
+        others = f" (numbers {first} to {first + here - 1} of {parallel.data})" if here < parallel.data else ""
+        yield _row("replicas", f"{here} engines{others}, each with the threads and the memory shown here")
+    elif parallel.data > 1:
+        yield _row("replicas", f"number {first} of {parallel.data}; a balancer before the servers spreads requests")
 
 
 def _graphs(graphs: GraphsPlan) -> Iterator[str]:

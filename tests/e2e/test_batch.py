@@ -35,3 +35,15 @@ def test_a_killed_batch_goes_on(appliance: CommandLine, spec: Path, tmp_path: Pa
     for number, answer in enumerate(answers[:-1]):
         assert answer["response"]["body"]["choices"][0]["message"]["content"] == f"line {number}"
     assert answers[-1]["error"]["code"] == "invalid_method"
+
+
+def test_replicas_share_a_batch(appliance: CommandLine, spec: Path, tmp_path: Path) -> None:
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text("\n".join(request(number) for number in range(8)) + "\n")
+    replicas = ("--set", "parallelism.data=2", "--set", "hardware.num_threads=1")
+    summary = appliance.json("batch", spec, "-i", source, "-o", target, *replicas)
+    assert (summary["requests"], summary["failed"]) == (8, 0)
+    answers = {each["custom_id"]: each for each in map(json.loads, target.read_text().splitlines())}
+    for number in range(8):
+        content = answers[f"r{number}"]["response"]["body"]["choices"][0]["message"]["content"]
+        assert content == f"line {number}"

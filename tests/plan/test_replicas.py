@@ -2,6 +2,7 @@
 
 import pytest
 
+from appliance.plan.render import render_text
 from appliance.plan.types import EnginePlan
 from tests.plan.machines import MODEL, load, plan
 
@@ -30,6 +31,18 @@ def test_each_has_its_share_of_cores_and_memory() -> None:
 def test_which_are_here(fields: str, replicas: int, first: int) -> None:
     parallel = plan(load(MODEL + f"parallelism: {{{fields}}}\n")).parallel
     assert (parallel.data, parallel.replicas, parallel.first_replica) == (4, replicas, first)
+
+
+def test_the_plan_says_so() -> None:
+    def line(fields: str) -> str:
+        text = render_text(plan(load(MODEL + f"parallelism: {{{fields}}}\n")))
+        return next((each for each in text.splitlines() if each.startswith("replicas ")), "")
+
+    assert line("data: 1") == ""
+    assert "2 engines, each with the threads and the memory shown here" in line("data: 2")
+    assert "number 2 of 4" in line("data: 4, data_parallel_rank: 2")
+    hybrid = "data_parallel_hybrid_lb: true, data_parallel_start_rank: 2, data_parallel_size_local: 2"
+    assert "2 engines (numbers 2 to 3 of 4)" in line(f"data: 4, {hybrid}")
 
 
 def test_a_server_with_one_of_several_has_the_whole_machine() -> None:
