@@ -58,12 +58,12 @@ def _spread(one: _One, path: str, count: int) -> CoreUse | None:
     plan, ledger = planner(changed)
     if ledger.refusals or ledger.misfits:
         return None
-    alone = figures(plan, changed, measured)
+    by_itself = msgspec.structs.replace(plan, parallel=msgspec.structs.replace(plan.parallel, replicas=1))
+    alone = figures(by_itself, changed, measured)  # one stream: the other engines have nothing to do
     if alone is None:
         return None
-    engines, program = plan.parallel.data, program_of(plan, changed.model, changed.programs)
-    work = Workload(streams=max(1, streams // engines))
-    busy = estimate(plan, program, shared_among(measured, engines), work)
+    engines, program = plan.parallel.replicas, program_of(plan, changed.model, changed.programs)
+    busy = estimate(plan, program, measured, Workload(streams=max(1, streams // engines)))
     assert busy is not None, "there are figures of one alone"
     return CoreUse(
         path=path,
@@ -71,20 +71,4 @@ def _spread(one: _One, path: str, count: int) -> CoreUse | None:
         prefill=alone.prefill_tokens_per_s / before.prefill_tokens_per_s,
         decode=alone.decode_tokens_per_s / before.decode_tokens_per_s,
         throughput=engines * busy.output_tokens_per_s / before.output_tokens_per_s,
-    )
-
-
-def shared_among(measured: MeasuredFacts, engines: int) -> MeasuredFacts:
-    """Returns what each of several busy engines has of a machine; a core reaches what it reaches alone, at most."""
-
-    def share(figure: float | None) -> float | None:
-        return None if figure is None else figure / engines
-
-    return msgspec.structs.replace(
-        measured,
-        read_bandwidth=measured.read_bandwidth / engines,
-        f32_peak=share(measured.f32_peak),
-        bf16_peak=share(measured.bf16_peak),
-        int8_peak=share(measured.int8_peak),
-        kernel_rates={name: rate / engines for name, rate in measured.kernel_rates.items()},
     )
