@@ -21,6 +21,9 @@ class Logits(Protocol):
     def row(self, at: int) -> Float32Array:
         """Returns row `at` on the host, f32 [V]. Callers must not change it."""
 
+    def host(self) -> Float32Array:
+        """Returns all rows on the host, f32 [R, V], in one copy at most. Callers must not change them."""
+
 
 @dataclass(frozen=True, slots=True)
 class HostLogits:
@@ -36,3 +39,6 @@ class HostLogits:
     def row(self, at: int) -> Float32Array:
         row: Float32Array = self.values[at]
         return row
+
+    def host(self) -> Float32Array:
+        return self.values

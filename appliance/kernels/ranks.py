@@ -10,7 +10,7 @@ import ctypes
 import mmap
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -100,16 +100,26 @@ class Ranks:
     def meet(self) -> None:
         """Waits until every rank is here as often as this one. Raises RankError if one does not come."""
         self._counters[self.rank] += 1
-        own, deadline, looks = self._counters[self.rank], time.monotonic() + self.timeout_s, 0
-        while ((self._counters - own).astype(np.int32) < 0).any():
+        own = self._counters[self.rank]
+
+        def late() -> list[int]:
+            return np.flatnonzero((self._counters - own).astype(np.int32) < 0).tolist()
+
+        self.wait(lambda: not late(), late)
+
+    def wait(self, is_there: Callable[[], bool], late: Callable[[], Iterable[int]]) -> None:
+        """Waits until what other ranks do is there. late: the ranks to blame if it does not come in time. Raises
+        RankError then, and if a rank has failed."""
+        deadline, looks = time.monotonic() + self.timeout_s, 0
+        while not is_there():
             self.check()
             looks += 1
             if looks > _SPINS:
                 time.sleep(_PAUSE_S)
             if time.monotonic() > deadline:
-                late = ", ".join(map(str, np.flatnonzero((self._counters - own).astype(np.int32) < 0)))
+                blamed = ", ".join(map(str, late()))
                 self.fail()
-                raise RankError(f"rank {late} did not come within {self.timeout_s:g} s")
+                raise RankError(f"rank {blamed} did not come within {self.timeout_s:g} s")
 
     def fail(self) -> None:
         """Ends every wait of every group in the memory."""

@@ -61,8 +61,8 @@ def _layers(inputs: PlanInputs, ledger: Ledger) -> tuple[int, ...]:
         ledger.refuse(path, RULE, message, hint=f"give numbers that add up to {num_layers}, or leave the list out")
     if stages == 1 or stages > num_layers:
         return ()
-    if inputs.spec.speculative is not None or inputs.spec.hardware.memory.swap_space > 0:
-        ledger.decide("parallel.steps_at_once", 1, "computed", "drafts and swapped blocks need what the last step gave")
+    if inputs.spec.speculative is not None:
+        ledger.decide("parallel.steps_at_once", 1, "computed", "drafts need what the last step gave")
     else:
         ledger.decide("parallel.steps_at_once", stages, "computed", "one in each stage")
     if spec.layer_partition:

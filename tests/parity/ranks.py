@@ -22,7 +22,8 @@ from appliance.loading.weights import DecoderWeights
 from appliance.models.describe import describe
 from appliance.plan.types import PrecisionPlan
 from appliance.program.stages import Stage
-from tests.parity.harness import precision
+from tests.models.tiny import VOCAB_SIZE
+from tests.parity.harness import Driver, precision
 
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}  # torch's products round by the width of the matrix
 
@@ -132,3 +133,21 @@ def check_equal(kernel_set: KernelSet, found: np.ndarray, wanted: np.ndarray) ->
         np.testing.assert_allclose(found, wanted, **TOLERANCE)
     else:
         np.testing.assert_array_equal(found, wanted)
+
+
+def check_alike(one: Driver, several: Driver, check: Callable[[np.ndarray, np.ndarray], None]) -> None:
+    """Runs a whole prompt, and then two sequences in uneven pieces and together, on both, and checks what is found
+    against what is wanted. Closes both."""
+    prompt = [int(token) for token in np.random.default_rng(5).integers(3, VOCAB_SIZE, 33)]
+    check(several.all_logits(prompt), one.all_logits(prompt))
+    rows = [(driver.sequence(prompt[:7]), driver.sequence(prompt[9:21])) for driver in (one, several)]
+    for lengths in ((7, 5), (1, 7), (1, 1)):
+        for row in rows:
+            for sequence in row:
+                sequence.token_ids += [5, 6]
+        wanted, found = (
+            driver.step(list(zip(row, lengths, strict=True))) for driver, row in zip((one, several), rows, strict=True)
+        )
+        check(found, wanted)
+    several.executable.close()
+    one.executable.close()

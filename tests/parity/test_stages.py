@@ -1,6 +1,7 @@
 """A model whose layers are divided among stages gives what it gives whole, to the bit, for every family and mixer."""
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,10 +10,10 @@ from appliance.kernels.interface import KernelSet
 from appliance.models.describe import describe
 from appliance.program.head_cuts import UncutError
 from appliance.program.stages import Stage, even_layers, stage_program
-from tests.models.tiny import FAMILIES, VARIANTS, VOCAB_SIZE
+from tests.models.tiny import FAMILIES, VARIANTS
 from tests.parity.conftest import Checkpoint
 from tests.parity.harness import Driver, bind, execution_of
-from tests.parity.ranks import bind_stages, check_equal
+from tests.parity.ranks import bind_stages, check_alike, check_equal
 
 FOREIGN = {"gemma3n", "gemma4"}  # the last layers read the caches of others
 NAMES = sorted((FAMILIES | VARIANTS).keys() - FOREIGN)
@@ -25,19 +26,7 @@ def test_stages_equal_one(name: str, tiny: Callable[[str], Checkpoint], kernel_s
     layers = even_layers(len(describe(facts, 128).spec.layers), 2)
     one = Driver(bind(facts, kernel_set, execution=bounds), bounds)
     two = Driver(bind_stages(facts, kernel_set, layers, 1, bounds), bounds)
-    prompt = [int(token) for token in np.random.default_rng(5).integers(3, VOCAB_SIZE, 33)]
-    np.testing.assert_array_equal(two.all_logits(prompt), one.all_logits(prompt))
-    rows = [(driver.sequence(prompt[:7]), driver.sequence(prompt[9:21])) for driver in (one, two)]
-    for lengths in ((7, 5), (1, 7), (1, 1)):
-        for row in rows:
-            for sequence in row:
-                sequence.token_ids += [5, 6]
-        wanted, found = (
-            driver.step(list(zip(row, lengths, strict=True))) for driver, row in zip((one, two), rows, strict=True)
-        )
-        np.testing.assert_array_equal(found, wanted)
-    two.executable.close()
-    one.executable.close()
+    check_alike(one, two, np.testing.assert_array_equal)
 
 
 @pytest.mark.parametrize("name", sorted(DIVIDED))
@@ -46,10 +35,7 @@ def test_stages_of_several_ranks_equal_one(name: str, tiny: Callable[[str], Chec
     layers = even_layers(len(describe(facts, 128).spec.layers), 2)
     one = Driver(bind(facts, sharing, execution=bounds), bounds)
     four = Driver(bind_stages(facts, sharing, layers, 2, bounds), bounds)
-    prompt = [int(token) for token in np.random.default_rng(5).integers(3, VOCAB_SIZE, 33)]
-    check_equal(sharing, four.all_logits(prompt), one.all_logits(prompt))
-    four.executable.close()
-    one.executable.close()
+    check_alike(one, four, partial(check_equal, sharing))
 
 
 @pytest.mark.parametrize("name", sorted(FOREIGN))

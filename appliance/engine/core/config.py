@@ -113,9 +113,9 @@ class SchedulerConfig:
 
 
 def num_lanes(plan: EnginePlan) -> int:
-    """Returns how many steps begin before the first ends: one in each stage, unless drafts or moved blocks tie a step
-    to what the one before gave."""
-    return 1 if plan.speculation is not None or plan.cache.swap is not None else plan.parallel.pipeline
+    """Returns how many steps begin before the first ends: one in each stage, unless drafts tie a step to what the one
+    before gave."""
+    return 1 if plan.speculation is not None else plan.parallel.pipeline
 
 
 def windows_of(plan: EnginePlan) -> tuple[int | None, ...]:

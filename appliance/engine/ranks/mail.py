@@ -4,14 +4,13 @@ A place is written again only when the step that used it has ended in every stag
 """
 
 import mmap
-import time
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from appliance.kernels.interface import StepInputs
-from appliance.kernels.ranks import RankError, Ranks, SharedMemory, pages
+from appliance.kernels.ranks import Ranks, SharedMemory, pages
 
 
 class Handing(Protocol):
@@ -29,8 +28,6 @@ class Handing(Protocol):
 
 
 _LINE = 64
-_SPINS = 200  # looks at the line before a rank gives its core away
-_PAUSE_S = 0.00005
 _NUMBER, _ROWS, _WIDTH = range(3)  # of a place's line, as uint32; the number of the step is written last
 
 
@@ -59,17 +56,8 @@ class Mail:
     def take(self, number: int, late: Callable[[], int]) -> np.ndarray:
         """Waits for the rows of a step, f32 [n, W], which stay until its place is used again. Raises RankError if they
         do not come. late: tells which rank is to blame then."""
+        self._ranks.wait(lambda: self.has(number), lambda: [late()])
         line = self._lines[number % self._places]
-        deadline, looks = time.monotonic() + self._ranks.timeout_s, 0
-        while not self.has(number):
-            self._ranks.check()
-            looks += 1
-            if looks > _SPINS:
-                time.sleep(_PAUSE_S)
-            if time.monotonic() > deadline:
-                rank = late()
-                self._ranks.fail()
-                raise RankError(f"rank {rank} did not come within {self._ranks.timeout_s:g} s")
         return self._place(number, int(line[_ROWS]), int(line[_WIDTH]))
 
     def _place(self, number: int, rows: int, width: int) -> np.ndarray:

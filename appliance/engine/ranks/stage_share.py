@@ -6,7 +6,7 @@ import numpy as np
 
 from appliance.engine.ranks.share import Parts, Share
 from appliance.kernels.interface import Adapters, Executable, Keeping, StepInputs, WeightChange
-from appliance.kernels.logits import HostLogits, Logits
+from appliance.kernels.logits import Logits
 from appliance.kernels.stage_inputs import StageInputs
 
 
@@ -66,15 +66,8 @@ class StageShare:
         if not self._stage.is_last:
             self._mail.hand_on(number, self._kept())
         else:
-            self._mail.hand_back(number, host_rows(logits), self._kept() if self._keeps else None)
+            self._mail.hand_back(number, logits.host(), self._kept() if self._keeps else None)
 
     def _kept(self) -> np.ndarray:
         assert isinstance(self.executable, Keeping), "its program keeps rows"
         return self.executable.kept()
-
-
-def host_rows(logits: Logits) -> np.ndarray:
-    """Returns all rows on the host, f32 [R, V]."""
-    if isinstance(logits, HostLogits):
-        return logits.values
-    return np.stack([logits.row(at) for at in range(logits.num_rows)])
