@@ -223,13 +223,17 @@ def _quantized(weight: PackedQuantized) -> Case:
     return call
 
 
-def _experts(up: Matrix, down: Matrix, num_experts: int, hidden: int, width: int, options: ExpertOptions) -> Case:
+def _experts(
+    up: Matrix, down: Matrix, num_experts: int, hidden: int, width: int, options: ExpertOptions,
+    first_own: int | None = None,
+) -> Case:  # fmt: skip
     def call(arch: str) -> None:
         matrices = ExpertMatrices(num_experts, up, down)
         for tokens in (16, 2048):
             space = ExpertWorkspace.allocate(tokens, 4, matrices, options, hidden, _BF16, "meta")
             experts, factors = meta(tokens, 4, dtype=_I32), meta(tokens, 4, dtype=_F32)
-            mixture(meta(tokens, hidden), experts, factors, matrices, options, meta(tokens, hidden), space)
+            out = meta(tokens, hidden if first_own is None else 4 * hidden)
+            mixture(meta(tokens, hidden), experts, factors, matrices, options, out, space, first_own=first_own)
 
     return call
 
@@ -266,6 +270,9 @@ CASES: Final[dict[str, Case]] = {
     "linear 64": _linear(64, 4096, 14336),
     **{f"quantized {name}": _quantized(weight) for name, weight in _PACKED.items()},
     "experts": _experts(meta(64 * 2816, 2048), meta(64 * 2048, 1408), 64, 2048, 1408, ExpertOptions(1408, "silu")),
+    "experts of a rank": _experts(
+        meta(32 * 2816, 2048), meta(32 * 2048, 1408), 32, 2048, 1408, ExpertOptions(1408, "silu"), first_own=32
+    ),
     "experts mxfp4": _experts(
         packed(32 * 5760, 2880, 4, E2M1, 32, torch.uint8),
         packed(32 * 2880, 2880, 4, E2M1, 32, torch.uint8),
