@@ -57,12 +57,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("spec")
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--with", dest="overrides", action="append", default=[], metavar="PATH=VALUE", help="for both")
     parser.add_argument("--stages", type=int, default=1, help="pipeline stages, of --ranks ranks each")
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
-    one = InprocEngine.from_plan(prepare(given.spec).plan)
+    one = InprocEngine.from_plan(prepare(given.spec, tuple(given.overrides)).plan)
     shape = (f"parallelism.tensor={given.ranks}", f"parallelism.pipeline={given.stages}")
-    several = InprocEngine.from_plan(prepare(given.spec, shape).plan)
+    several = InprocEngine.from_plan(prepare(given.spec, (*given.overrides, *shape)).plan)
     for work in WORKS:
         pairs: list[tuple[Ran, Ran]] = []
         for number in range(given.rounds):

@@ -17,7 +17,7 @@ from appliance.engine.messages import AbortRequest, GenerateRequest, OutputBatch
 from appliance.engine.ranks.group import RankFailedError, RankGroup
 from appliance.hardware.probe.machine import probe_machine
 from appliance.kernels.errors import StepError
-from appliance.kernels.interface import StepInputs
+from appliance.kernels.interface import Screened, StepInputs
 from appliance.plan.prepare import prepare
 from tests.e2e.served import make_random_adapter, make_random_model
 from tests.models.tiny import VOCAB_SIZE, make_tiny
@@ -212,6 +212,19 @@ def test_refused_steps_leave_the_group_in_order(spec_of: Callable[[str], Path]) 
                         executable.run(inputs(-1))
                 logits.append(executable.run(inputs(token)).row(0).copy())
     assert all(np.array_equal(logits[at % 2], each) for at, each in enumerate(logits))
+
+
+@pytest.mark.parametrize("ranks", [TENSOR, STAGES], ids=["tensor", "stages"])
+def test_ranks_screen_the_head(ranks: tuple[str, ...], spec_of: Callable[[str], Path]) -> None:
+    """Whoever has rows of the head screens them, and the tokens are those of one rank."""
+    screening = "hardware.kernels.screen_logits=true"
+    with engine_of(spec_of("llama"), screening) as one:
+        expected = answers(one, 1)
+    with engine_of(spec_of("llama"), screening, *ranks) as several:
+        executable = several._loop._runner.executable
+        assert isinstance(executable, Screened)
+        assert executable.few_logits is not None
+        assert answers(several, 1) == expected
 
 
 def test_linked_ranks_are_measured_together(spec_of: Callable[[str], Path]) -> None:

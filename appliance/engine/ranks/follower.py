@@ -41,7 +41,7 @@ from appliance.engine.ranks.step_memory import StepMemory
 from appliance.engine.ranks.step_messages import step_of
 from appliance.engine.swap_memory import SwapMemory
 from appliance.kernels.errors import StepError
-from appliance.kernels.interface import Graphed, Lazy, Profiled, StepInputs
+from appliance.kernels.interface import Graphed, Lazy, Profiled, Screened, StepInputs
 from appliance.kernels.linked_ranks import LinkedRanks
 from appliance.kernels.ranks import RankError
 from appliance.plan.types import EnginePlan
@@ -158,7 +158,8 @@ def _serve(link: Link, first: Load) -> None:
     places = (config.num_swap_places, config.num_state_places)
     swap = SwapMemory(loaded.executable, *places) if config.num_swap_places else None
     follower = Follower(StageShare(loaded.executable, share, loaded.stage, loaded.parts), share, swap, link.say)
-    link.say(Loaded(dict(loaded.executable.memory_bytes)))
+    few_logits = loaded.executable.few_logits if isinstance(loaded.executable, Screened) else None
+    link.say(Loaded(dict(loaded.executable.memory_bytes), few_logits))
     while follower.handle(link.hear()):
         link.num_handled += 1
     loaded.executable.close()

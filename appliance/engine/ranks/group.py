@@ -81,6 +81,7 @@ class Followers:
         self._when_failed: Callable[[str], None] = lambda reason: None
         self._is_over = threading.Event()
         self.processes: list[RankProcess] = []
+        self.last_few_logits: FewLogits | None = None  # as the last rank says, which is in the last stage
         try:
             for rank in range(1, plan.parallel.num_ranks):
                 handle = self._meeting.start(plan, rank)
@@ -97,9 +98,8 @@ class Followers:
 
     def wait(self, progress: Callable[[str, int, int], None]) -> None:
         """Waits until all can run steps. Raises RankStartError."""
-
-        for process in self.processes:
-            process.wait_loaded(progress)
+        loaded = [process.wait_loaded(progress) for process in self.processes]
+        self.last_few_logits = loaded[-1].few_logits
 
     def reason(self) -> str | None:
         """Why a rank ended, if one did so unasked: of several, one that blames no other."""

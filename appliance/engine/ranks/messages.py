@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from appliance.engine.step import BlockMove
-from appliance.kernels.interface import WeightChange
+from appliance.kernels.interface import FewLogits, WeightChange
 from appliance.plan.types import EnginePlan
 
 
@@ -133,9 +133,10 @@ class Loading(msgspec.Struct, frozen=True, tag=True):
 
 
 class Loaded(msgspec.Struct, frozen=True, tag=True):
-    """The rank can run steps. memory_bytes: what it allocated, by purpose."""
+    """The rank can run steps. memory_bytes: what it allocated, by purpose. few_logits: as of Screened."""
 
     memory_bytes: dict[str, int]
+    few_logits: FewLogits | None = None
 
 
 class Beat(msgspec.Struct, frozen=True, tag=True):

@@ -5,7 +5,7 @@ import numpy as np
 from appliance.engine.ranks.group import RankGroup
 from appliance.engine.ranks.mail import StageMail
 from appliance.engine.ranks.stage_links import LeaderLinks
-from appliance.kernels.interface import StepInputs
+from appliance.kernels.interface import FewLogits, StepInputs
 from appliance.kernels.logits import HostLogits, Logits
 from appliance.kernels.ranks import RankError
 
@@ -25,6 +25,11 @@ class StagedGroup(RankGroup):
     @property
     def early_rows(self) -> int:
         return 0  # later steps begin while this one is in other stages
+
+    @property
+    def few_logits(self) -> FewLogits | None:
+        """The head is in the last stage, and so is what screens it."""
+        return self._followers.last_few_logits
 
     def run(self, inputs: StepInputs) -> Logits:
         return self.finish(self.begin(inputs))
