@@ -61,6 +61,7 @@ from appliance.plan.types import EnginePlan
 from appliance.program.work import OperatorWork
 
 _LOADING_SILENCE_S = 30.0  # of a rank that imports libraries, in which its other threads may stand still
+_REASON_S = 1.0  # in which it is known how a process ended whose connection broke
 
 
 class RankFailedError(ApplianceError):
@@ -111,6 +112,9 @@ class Followers:
         may take a moment until that is known."""
         ranks = self.share.ranks
         if not isinstance(ranks, LinkedRanks):
+            deadline = time.monotonic() + _REASON_S
+            while any(each.is_leaving for each in self.processes) and time.monotonic() < deadline:
+                time.sleep(_REASON_S / 100)
             return self.reason()
         interval_s = ranks.beat_interval_s
         deadline = time.monotonic() + 2 * interval_s

@@ -43,7 +43,7 @@ class RankProcess:
         self._connection: Connection | None = None
         self._reason: str | None = None
         self._blames_other = False
-        self._is_ending = False
+        self._is_ending = self._is_leaving = False
         self._num_sent = 0
         self._answers = threading.Condition()
         self._loaded: Loaded | None = None
@@ -65,7 +65,13 @@ class RankProcess:
             if self._connection is not None:
                 self._connection.send_bytes(encoded)
         except OSError:
+            self._is_leaving = True
             self._failed()
+
+    @property
+    def is_leaving(self) -> bool:
+        """Its connection broke, and why it ended is not known yet."""
+        return self._is_leaving and self._reason is None
 
     def wait_loaded(self, progress: Callable[[str, int, int], None]) -> Loaded:
         """Waits until the rank can run steps, and tells its progress. Raises RankStartError if it ended."""
