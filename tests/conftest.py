@@ -22,6 +22,7 @@ KNOWN_SKIPS = (
     r"there is no chromium on this machine",
     r"APPLIANCE_TEST_MODELS (is not set|does not name a folder of real models)",
     r"\S+ is not in the folder",
+    r"the system lets no process choose its memory's node",
     r"kernel set cpu-\w+ needs processor flags that are not here",
     r"needs objdump and the build of \w+",
     r"this system cannot make memory resident ahead of its use",

@@ -53,6 +53,21 @@ def test_a_part_that_runs_late_leaves_what_it_found(tmp_path: Path) -> None:
     assert json.loads(out.read_text()) == {"first": 1}
 
 
+def test_a_part_has_a_limit_of_time(tmp_path: Path) -> None:
+    """What the part wrote until then is kept, with the reason why there is no more."""
+    slow = tmp_path / "slow.py"
+    slow.write_text("import sys, time\nopen(sys.argv[1], 'w').write('{\"first\": 1}')\ntime.sleep(60)\n")
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import device_run as run, json\n"
+        "run.__file__ = sys.argv[2]\n"
+        "print(json.dumps(run.run_part('slow', [], 2.0)))\n"
+    )
+    command = [sys.executable, "-c", script, str(SCRIPT.parent), str(slow)]
+    part = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert part["found"] == {"first": 1}
+    assert part["problem"] == "it ran longer than 2 s"
+
+
 def test_a_part_that_fails_says_why(tmp_path: Path) -> None:
     """The set `cuda` has no device here."""
     out = tmp_path / "out.json"

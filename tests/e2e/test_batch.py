@@ -37,12 +37,21 @@ def test_a_killed_batch_goes_on(appliance: CommandLine, spec: Path, tmp_path: Pa
     assert answers[-1]["error"]["code"] == "invalid_method"
 
 
+def num_engines(process: int) -> int:
+    """The engines that are children of a process."""
+    children = Path(f"/proc/{process}/task").glob("*/children")
+    commands = (Path(f"/proc/{child}/cmdline") for each in children for child in each.read_text().split())
+    return sum(b"appliance.engine" in command.read_bytes().split(b"\0") for command in commands if command.exists())
+
+
 def test_replicas_share_a_batch(appliance: CommandLine, spec: Path, tmp_path: Path) -> None:
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text("\n".join(request(number) for number in range(8)) + "\n")
     replicas = ("--set", "parallelism.data=2", "--set", "hardware.num_threads=1")
-    summary = appliance.json("batch", spec, "-i", source, "-o", target, *replicas)
-    assert (summary["requests"], summary["failed"]) == (8, 0)
+    command = appliance.command("batch", spec, "-i", source, "-o", target, *replicas)
+    with subprocess.Popen(command, env=appliance.environment, stderr=subprocess.DEVNULL) as batch:
+        wait_until(lambda: num_engines(batch.pid) == 2, "two engines were not started", timeout_s=60.0)
+        assert batch.wait(60) == 0
     answers = {each["custom_id"]: each for each in map(json.loads, target.read_text().splitlines())}
     for number in range(8):
         content = answers[f"r{number}"]["response"]["body"]["choices"][0]["message"]["content"]

@@ -89,18 +89,19 @@ def test_a_rank_of_another_machine_joins_again(model: Path, tmp_path: Path, monk
     linked = ("hardware.kernels.kernel_set=torch", "hardware.num_threads=1", "restart.backoff=100ms")
     nodes = ("parallelism.nnodes=2", "parallelism.master_addr=127.0.0.1", f"parallelism.master_port={port}")
     command = [sys.executable, "-m", "appliance.cli.app", "ranks", "join", f"127.0.0.1:{port}", "--rank", "1"]
-    with (
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other,
-        serving(tmp_path, model, "parallelism.tensor=2", *linked, *nodes) as server,
-    ):
-        expected = text(server)
-        (rank,) = ranks()
-        os.kill(rank, signal.SIGKILL)
-        wait_until(lambda: ranks() not in ([], [rank]), "the rank starts again", timeout_s=60.0)
-        wait_until(lambda: status_of(server, "/readyz") == 200, "it is ready again", timeout_s=60.0)
-        assert text(server) == expected
-        other.terminate()
-        said, _ = other.communicate(timeout=10)
-        assert other.returncode == 1  # a rank has failed
-        assert said.splitlines()[1] == "rank 1 has ended with exit code -9"
-        assert ranks() == []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        try:
+            with serving(tmp_path, model, "parallelism.tensor=2", *linked, *nodes) as server:
+                expected = text(server)
+                (rank,) = ranks()
+                os.kill(rank, signal.SIGKILL)
+                wait_until(lambda: ranks() not in ([], [rank]), "the rank starts again", timeout_s=60.0)
+                wait_until(lambda: status_of(server, "/readyz") == 200, "it is ready again", timeout_s=60.0)
+                assert text(server) == expected
+                other.terminate()
+                said, _ = other.communicate(timeout=10)
+                assert other.returncode == 1  # a rank has failed
+                assert said.splitlines()[1] == "rank 1 has ended with exit code -9"
+                assert ranks() == []
+        finally:
+            other.terminate()

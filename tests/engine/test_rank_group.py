@@ -1,6 +1,7 @@
 """An engine of several ranks: its answers are those of one rank, and a rank that is gone or late ends it by name."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from appliance.engine.messages import AbortRequest, GenerateRequest, OutputBatch
 from appliance.engine.ranks.group import RankFailedError, RankGroup
 from appliance.hardware.probe.machine import probe_machine
 from appliance.kernels.errors import StepError
-from appliance.kernels.interface import Screened, StepInputs
+from appliance.kernels.interface import StepInputs
 from appliance.plan.prepare import prepare
 from tests.e2e.served import make_random_adapter, make_random_model
 from tests.models.tiny import VOCAB_SIZE, make_tiny
@@ -214,19 +215,6 @@ def test_refused_steps_leave_the_group_in_order(spec_of: Callable[[str], Path]) 
     assert all(np.array_equal(logits[at % 2], each) for at, each in enumerate(logits))
 
 
-@pytest.mark.parametrize("ranks", [TENSOR, STAGES], ids=["tensor", "stages"])
-def test_ranks_screen_the_head(ranks: tuple[str, ...], spec_of: Callable[[str], Path]) -> None:
-    """Whoever has rows of the head screens them, and the tokens are those of one rank."""
-    screening = "hardware.kernels.screen_logits=true"
-    with engine_of(spec_of("llama"), screening) as one:
-        expected = answers(one, 1)
-    with engine_of(spec_of("llama"), screening, *ranks) as several:
-        executable = several._loop._runner.executable
-        assert isinstance(executable, Screened)
-        assert executable.few_logits is not None
-        assert answers(several, 1) == expected
-
-
 def test_linked_ranks_are_measured_together(spec_of: Callable[[str], Path]) -> None:
     """While operators are measured, no rank runs a step as a graph, which would pad it."""
     overrides = (TORCH, "parallelism.tensor=2", "parallelism.distributed_timeout=5s")
@@ -281,20 +269,19 @@ def run_until_it_fails(engine: InprocEngine) -> str:
 def test_a_killed_rank_ends_the_group_by_name(
     when: str, ranks: str, shape: tuple[str, ...], spec_of: Callable[[str], Path]
 ) -> None:
-    engine = engine_of(spec_of("llama"), *shape, *SETS[ranks])
-    (rank,) = rank_processes()
-    if when == "between steps":
-        answers(engine, 1)
-        os.kill(rank, signal.SIGKILL)
-        wait_until_gone(rank)
-        time.sleep(0.2)
-        reason = run_until_it_fails(engine)
-    else:
-        killer = subprocess.Popen([sys.executable, "-c", f"import os, time; time.sleep(0.3); os.kill({rank}, 9)"])
-        reason = run_until_it_fails(engine)
-        killer.wait()
-    assert reason == "rank 1 ended: it was ended by SIGKILL"
-    engine.close()
+    with engine_of(spec_of("llama"), *shape, *SETS[ranks]) as engine:
+        (rank,) = rank_processes()
+        if when == "between steps":
+            answers(engine, 1)
+            os.kill(rank, signal.SIGKILL)
+            wait_until_gone(rank)
+            time.sleep(0.2)
+            reason = run_until_it_fails(engine)
+        else:
+            killer = subprocess.Popen([sys.executable, "-c", f"import os, time; time.sleep(0.3); os.kill({rank}, 9)"])
+            reason = run_until_it_fails(engine)
+            killer.wait()
+        assert reason == "rank 1 ended: it was ended by SIGKILL"
     assert rank_processes() == []
 
 
@@ -302,14 +289,13 @@ def test_a_killed_rank_ends_the_group_by_name(
 @pytest.mark.parametrize("ranks", SETS)
 def test_a_stopped_rank_is_late_by_name(ranks: str, shape: tuple[str, ...], spec_of: Callable[[str], Path]) -> None:
     overrides = (*shape, "parallelism.distributed_timeout=1s", *SETS[ranks])
-    engine = engine_of(spec_of("llama"), *overrides)
-    (rank,) = rank_processes()
-    answers(engine, 1)
-    os.kill(rank, signal.SIGSTOP)
-    started = time.monotonic()
-    assert "rank 1 did not come within 1" in run_until_it_fails(engine)
-    assert time.monotonic() - started < 10
-    engine.close()
+    with engine_of(spec_of("llama"), *overrides) as engine:
+        (rank,) = rank_processes()
+        answers(engine, 1)
+        os.kill(rank, signal.SIGSTOP)
+        started = time.monotonic()
+        assert re.search(r"rank 1 did not come within (1 s|1000 ms)\b", run_until_it_fails(engine))
+        assert time.monotonic() - started < 10
     assert rank_processes() == []
 
 

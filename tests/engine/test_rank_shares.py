@@ -47,14 +47,16 @@ def test_adapters_of_experts_are_those_of_one_rank(spec_of: Callable[[str], Path
     assert found[1] == found[0]
 
 
-def test_each_rank_screens_its_tokens(spec_of: Callable[[str], Path]) -> None:
-    """The few largest logits are found without computing all, and they are those of one rank that computes all."""
-    screened = ("hardware.kernels.screen_logits=true", "parallelism.tensor=2")
+@pytest.mark.parametrize("spread", ["parallelism.tensor=2", "parallelism.pipeline=2"])
+def test_ranks_screen_their_tokens(spread: str, spec_of: Callable[[str], Path]) -> None:
+    """The few largest logits are found without computing all, and they are those of one rank that computes all. The
+    head is divided among tensor ranks, and in the last of several stages."""
+    screened = ("hardware.kernels.screen_logits=true", spread)
     with engine_of(spec_of("llama")) as one, engine_of(spec_of("llama"), *screened) as two:
         executable = two._loop._runner.executable
         assert isinstance(executable, Screened)
         assert executable.few_logits is not None
-        assert executable.memory_bytes["logit_screen"] > 0
+        assert ("logit_screen" in executable.memory_bytes) == ("tensor" in spread)  # of the leader
         assert answers(two, 1) == answers(one, 1)
 
 

@@ -124,22 +124,20 @@ def test_only_the_right_rank_joins_and_a_lost_one_is_named(
     assert answer.reason == f"it is appliance 0.0, and the leader {__version__}"
     rank = join()
     starting.join(60)
-    (engine,) = found
-    assert answers(engine, 1) == expected
-    os.kill(rank.pid, signal.SIGKILL)
-    assert run_until_it_fails(engine) == "rank 1 ended: its connection ended"
-    engine.close()
+    with found[0] as engine:
+        assert answers(engine, 1) == expected
+        os.kill(rank.pid, signal.SIGKILL)
+        assert run_until_it_fails(engine) == "rank 1 ended: its connection ended"
 
 
 def test_a_rank_that_stops_is_late_by_name_and_ends_with_its_leader(
     folder: Path, address: str, join: Callable[..., subprocess.Popen[str]]
 ) -> None:
     rank = join()  # it tries until the leader listens
-    engine = engine_of(folder / "spec.yaml", *of_two_machines(address, "1s"))
-    answers(engine, 1)
-    os.kill(rank.pid, signal.SIGSTOP)
-    assert run_until_it_fails(engine) == "rank 1 did not come within 1 s"
-    engine.close()
+    with engine_of(folder / "spec.yaml", *of_two_machines(address, "1s")) as engine:
+        answers(engine, 1)
+        os.kill(rank.pid, signal.SIGSTOP)
+        assert run_until_it_fails(engine) == "rank 1 did not come within 1 s"
     os.kill(rank.pid, signal.SIGCONT)
     assert rank.wait(10) == 0
 

@@ -12,7 +12,7 @@ from appliance.kernels.cpu.pinning import place_caller
 from appliance.kernels.errors import BindError
 from appliance.kernels.execution import Placement
 
-LIBRARY = load_level("avx2")
+LIBRARY = load_level("generic")
 CPU = min(os.sched_getaffinity(0))
 
 
@@ -21,9 +21,11 @@ def policies() -> set[str]:
     return {line.split()[1] for line in Path("/proc/thread-self/numa_maps").read_text().splitlines()}
 
 
-def test_memory_is_taken_of_the_nodes_of_a_rank() -> None:
-    with contextlib.ExitStack() as resources:
+def test_memory_is_taken_of_the_nodes_of_a_rank(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING), contextlib.ExitStack() as resources:
         place_caller(LIBRARY, resources, Placement(1, cpus=(CPU,), nodes=(0,)))
+        if "memory cannot be taken of these nodes" in caplog.text:
+            pytest.skip("the system lets no process choose its memory's node")
         assert "prefer:0" in policies()
     assert "prefer:0" not in policies()
 

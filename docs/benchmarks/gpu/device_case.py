@@ -38,9 +38,6 @@ TINY: Final = LLAMA | {
     "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
     "intermediate_size": 128, "vocab_size": 512, "max_position_embeddings": 512,
 }  # fmt: skip
-MIXTURE: Final = TINY | {
-    "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2,
-}  # fmt: skip
 
 
 Values = dict[str, Any]
