@@ -121,9 +121,9 @@ def test_everything_that_a_family_cannot_express_is_refused_at_once() -> None:
 
 
 def test_unbuilt_fields_are_refused_however_they_are_set() -> None:
-    loaded = load(MODEL, "cache.kv_sharing_fast_prefill=true")
+    loaded = load(MODEL, "scheduler.disable_chunked_mm_input=true")
     assert any(not found.can_run for found in iter_set_fields(loaded))
     with pytest.raises(SpecError) as caught:
         plan(loaded)
     assert "not in this version" in caught.value.report()
-    assert "--set cache.kv_sharing_fast_prefill" in caught.value.report()
+    assert "--set scheduler.disable_chunked_mm_input" in caught.value.report()

@@ -164,17 +164,20 @@ def test_rules_do_not_show_interpolated_values() -> None:
     assert [found.rule for found in raised.value.diagnostics] == ["endpoints/public"]
 
 
+UNBUILT = "enable_multimodal_encoder_data_parallel"
+
+
 def test_set_fields() -> None:
     loaded = load(
-        "parallelism: {ray_workers_use_nsight: true, tensor: 1}\nlora: {fully_sharded: true}\n"
-        "cache: {dtype: auto}\nx-note: 1\n"
+        f"parallelism: {{{UNBUILT}: true, tensor: 1}}\n"
+        "lora: {default_mm_loras: {image: a}}\ncache: {dtype: auto}\nx-note: 1\n"
     )
     found = {each.path: each for each in iter_set_fields(loaded)}
-    assert list(found)[-3:] == ["parallelism.ray_workers_use_nsight", "cache.dtype", "lora.fully_sharded"]
-    assert not found["parallelism.ray_workers_use_nsight"].can_run
+    assert list(found)[-3:] == [f"parallelism.{UNBUILT}", "cache.dtype", "lora.default_mm_loras"]
+    assert not found[f"parallelism.{UNBUILT}"].can_run
     assert found["parallelism.tensor"].can_run
-    assert not found["lora.fully_sharded"].can_run
-    assert found["parallelism.ray_workers_use_nsight"].position == (6, 39)
+    assert not found["lora.default_mm_loras"].can_run
+    assert found[f"parallelism.{UNBUILT}"].position == (6, 56)
     assert found["cache.dtype"].doc.vllm == "kv_cache_dtype"
 
 

@@ -12,6 +12,7 @@ from appliance.deploy.importing.keys import place_keys
 from appliance.deploy.importing.sources import hub_source
 from appliance.deploy.importing.variables import place_token
 from appliance.deploy.importing.vllm_fields import RENAMED, SHORT, arity, field_value, fields, members
+from appliance.deploy.importing.vllm_without import VALUES_WITHOUT, WITHOUT
 from appliance.deploy.importing.words import Arguments, Option, read_arguments
 
 DEFAULT_PORT: Final = 8000
@@ -83,7 +84,7 @@ def _model(draft: Draft, found: Arguments) -> str:
 
 def _is_known(name: str) -> bool:
     name = RENAMED.get(name.partition(".")[0], name.partition(".")[0])
-    return name in _SPECIAL or name in fields() or name.removeprefix("no_") in fields()
+    return name in _SPECIAL or name in WITHOUT or name in fields() or name.removeprefix("no_") in fields()
 
 
 def _place(draft: Draft, option: Option) -> None:
@@ -92,6 +93,10 @@ def _place(draft: Draft, option: Option) -> None:
     special = _SPECIAL.get(name)
     if special is not None:
         special(draft, option, member)
+        return
+    why = WITHOUT[name].reason if name in WITHOUT else VALUES_WITHOUT.get((name, " ".join(option.words)))
+    if why is not None:
+        draft.leave(option.origin, why)
         return
     positive = name.removeprefix("no_")
     found = fields().get(name) or fields().get(positive)
@@ -220,5 +225,4 @@ _SPECIAL: Final[dict[str, Callable[[Draft, Option, str], None]]] = {
     "mm_processor_kwargs": _mapping("multimodal.mm_processor_kwargs"),
     "media_io_kwargs": _mapping("multimodal.media_io_kwargs"),
     "model_loader_extra_config": _mapping("loading.model_loader_extra_config"),
-    "additional_config": _mapping("hardware.additional_config"),
 }

@@ -7,6 +7,7 @@ import yaml
 
 from appliance.base.units import DURATION_FORM, SIZE_FORM, size_text
 from appliance.deploy.importing.draft import with_variables
+from appliance.deploy.importing.vllm_without import WITHOUT
 from appliance.deploy.importing.words import Arity
 from appliance.spec.tree import Field, walk
 
@@ -92,6 +93,8 @@ def arity(name: str) -> Arity:
     """How many words vLLM's argument takes; all that follow for one that we do not know."""
     name = RENAMED.get(name.partition(".")[0], name.partition(".")[0])
     found = fields().get(name)
+    if name in WITHOUT:
+        return WITHOUT[name].arity
     if name in switches() or (found is None and name.startswith(_SWITCH_WORDS)):
         return Arity.NONE
     if name in _ONE_WORD or name in _OBJECTS or name in ("model", "config"):

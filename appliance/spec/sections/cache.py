@@ -61,7 +61,6 @@ class CacheSection(Section):
         "waits.",
         auto="256 MiB, or the whole cache where that is less; 0 on a GPU, whose cache is resident from the start",
     )
-    kv_sharing_fast_prefill: bool = field(False, "Layers that share KV skip the prompt's tokens.", built=False)
     mamba_cache_dtype: Literal["auto", "float32"] = field(
         "auto", "Type of convolution and state-space state.", auto="the model's type", built=False
     )
@@ -109,11 +108,9 @@ class SchedulerSection(Section):
         "hardware.memory.swap_space and back. Tokens are the same.",
         auto="swap where hardware.memory.swap_space gives memory for it, else recompute",
     )
-    num_lookahead_slots: NonNegativeInt = field(0, "KV slots beyond the known tokens.", built=False)
     scheduler_delay_factor: NonNegativeFloat = field(
         0.0, "Wait this times the last prompt's latency before the next prompt.", built=False
     )
     async_scheduling: bool = field(False, "Plan the next step while one runs.", built=False)
-    disable_async_output_proc: bool = field(False, "Handle outputs between steps.", built=False)
     disable_chunked_mm_input: bool = field(False, "Never split the tokens of one image.", built=False)
     scheduler_cls: DottedPath | None = field(None, "A scheduler of your own.", built=False)

@@ -1,6 +1,6 @@
 """`hardware` and `parallelism`: the machine, and how the model is spread over devices."""
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import StringConstraints
 
@@ -115,7 +115,6 @@ class HardwareSection(Section):
         auto="of several ranks on several NUMA nodes, those of a node for each; otherwise all",
     )
     kernels: KernelsSection = field(KernelsSection, "Which kernels may be planned.")
-    additional_config: dict[str, Any] = field({}, "Settings of one platform; plain values only.", built=False)
 
 
 class ParallelismSection(Section):
@@ -160,7 +159,6 @@ class ParallelismSection(Section):
         [], "Layers of each pipeline stage. Empty: an even split.", vllm="pp_layer_partition"
     )
     disable_custom_all_reduce: bool = field(False, "All-reduce by the vendor's library only.", built=False)
-    headless: bool = field(False, "Run ranks without an API server: a secondary node.", built=False)
     data_parallel_rank: NonNegativeInt | None = field(
         None,
         "The number of this server's replica, of which it has one: a balancer spreads requests over the servers. It is "
@@ -170,9 +168,6 @@ class ParallelismSection(Section):
         None, "The number of this machine's first replica, with data_parallel_hybrid_lb."
     )
     data_parallel_size_local: PositiveInt | None = field(None, "Replicas on this machine. Default: all.")
-    data_parallel_address: Text | None = field(None, "Address of the head node.", built=False)
-    data_parallel_rpc_port: Port | None = field(None, "Port of the head node.", built=False)
-    data_parallel_backend: Literal["mp", "ray"] = field("mp", "How replicas are started.", built_values=("mp",))
     data_parallel_hybrid_lb: bool = field(
         False, "Each machine balances its own replicas; an outer balancer spreads requests over the machines."
     )
@@ -184,7 +179,6 @@ class ParallelismSection(Section):
     enable_multimodal_encoder_data_parallel: bool = field(
         False, "Spread the vision encoder by data, not by tensor.", built=False
     )
-    ray_workers_use_nsight: bool = field(False, "Profile Ray workers with nsight.", built=False)
     worker_cls: Auto[DottedPath] = field("auto", "A worker class of your own.", auto="ours", built=False)
     worker_extension_cls: DottedPath | None = field(
         None, "A class whose methods workers gain for collective calls.", built=False

@@ -45,10 +45,12 @@ class LoraSection(Section):
         "least max_loras where requests may load others.",
         apply="adapters",
     )
-    dtype: Literal["auto", "float32", "float16", "bfloat16"] = field(
-        "auto", "Type of adapter weights in memory.", auto="float32 where all matrices are, else bfloat16",
-        built_values=("auto", "float32", "bfloat16"), vllm="lora_dtype",
-    )  # fmt: skip
+    dtype: Literal["auto", "float32", "bfloat16"] = field(
+        "auto",
+        "Type of adapter weights in memory, to which those of other types are converted.",
+        auto="float32 where all matrices are, else bfloat16",
+        vllm="lora_dtype",
+    )
     target_modules: list[Text] | None = field(
         None,
         "Modules that adapters may change, by the end of their names: q_proj. Default: all linear maps of the layers, "

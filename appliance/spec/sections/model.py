@@ -45,7 +45,6 @@ Quantization = Literal[
     "marlin",
     "modelopt",
     "moe_wna16",
-    "neuron_quant",
     "mxfp4",
     "nvfp4",
     "ptpc_fp8",
@@ -53,7 +52,6 @@ Quantization = Literal[
     "quark",
     "squeezellm",
     "torchao",
-    "tpu_int8",
 ]
 LoadFormat = Literal[
     "auto",
@@ -125,9 +123,6 @@ class ModelSection(Section):
         "auto",
         "Data type of activations and of unquantized weights. float is float32, half is float16.",
         auto="the checkpoint's type, in the form the hardware computes",
-    )
-    override_attention_dtype: Literal["float32", "float16", "bfloat16"] | None = field(
-        None, "Data type inside attention only.", built=False
     )
     quantization: Quantization = field(
         "auto",
@@ -207,7 +202,6 @@ class ModelSection(Section):
         "true or false; label_token_ids: tokens whose logits are the scores, the last for yes; matryoshka_dimensions: "
         "the lengths to which vectors may be cut, or true for any}.",
     )
-    override_neuron_config: dict[str, Any] = field({}, "Neuron device settings.", built=False)
 
 
 class LoadingSection(Section):

@@ -1,14 +1,11 @@
 """`observability`, `slo`, `restart` and `shutdown`: logs and metrics, promised latencies, restarts, and the end."""
 
-from typing import Annotated, ClassVar, Literal
-
-from pydantic import StringConstraints
+from typing import ClassVar, Literal
 
 from appliance.spec.fields import ApplyClass, Section, field
-from appliance.spec.scalars import Duration, Fraction, HttpUrl, NonNegativeInt, PositiveFloat, PositiveInt, Text, Words
+from appliance.spec.scalars import Duration, Fraction, HttpUrl, NonNegativeInt, PositiveFloat, PositiveInt, Text
 
 LogLevel = Literal["critical", "error", "warning", "info", "debug", "trace"]
-Version = Annotated[str, StringConstraints(pattern=r"^\d+\.\d+$"), Words("a version in quotes: '0.1'")]
 
 
 class LogsSection(Section):
@@ -41,9 +38,6 @@ class MetricsSection(Section):
     doc: ClassVar[str] = "Prometheus metrics at /metrics."
 
     enabled: bool = field(True, "Serve /metrics.", apply="live", vllm="disable_log_stats")
-    show_hidden_metrics_for_version: Version | None = field(
-        None, "Show metrics that were deprecated in this version.", built=False, apply="live"
-    )
 
 
 class TracesSection(Section):

@@ -11,8 +11,10 @@ from appliance.cli.app import main
 from appliance.deploy.importing.command import import_command, import_config
 from appliance.deploy.importing.draft import CannotImportError, Imported
 from appliance.deploy.importing.launch import read_launch
-from appliance.deploy.importing.vllm_fields import SHORT, arity
-from appliance.deploy.importing.words import read_arguments, split_commands
+from appliance.deploy.importing.vllm_fields import SHORT, arity, fields
+from appliance.deploy.importing.vllm_without import VALUES_WITHOUT, WITHOUT
+from appliance.deploy.importing.words import Arity, read_arguments, split_commands
+from appliance.spec.tree import walk
 from tests.deploy.importing.imports import at, errors_of
 
 COMMANDS = (Path(__file__).parent / "commands.txt").read_text().strip().split("\n\n")
@@ -90,6 +92,22 @@ def test_what_the_spec_does_not_take_is_listed_with_the_reason() -> None:
     assert "turboquant" in reasons["--kv-cache-dtype turboquant"]
     assert "--max-num-seqs many" in reasons
     assert "cache" not in found.document
+
+
+@pytest.mark.parametrize("name", list(WITHOUT))
+def test_what_has_no_meaning_here_is_listed_with_the_reason(name: str) -> None:
+    flag = f"--{name.replace('_', '-')}" + ("" if WITHOUT[name].arity is Arity.NONE else " 7")
+    found = import_command(f"vllm serve {flag} org/model")
+    assert at(found.document, "model.source") == "org/model"  # which no flag took as its value
+    assert [(each.origin, each.reason) for each in found.unplaced] == [(flag, WITHOUT[name].reason)]
+    assert name not in {field.name for field in walk()}
+
+
+@pytest.mark.parametrize(("name", "value"), list(VALUES_WITHOUT))
+def test_values_that_have_no_meaning_here_are_listed_with_the_reason(name: str, value: str) -> None:
+    found = imported(f"--{name.replace('_', '-')} {value}")
+    assert [each.reason for each in found.unplaced] == [VALUES_WITHOUT[name, value]]
+    assert value not in fields()[name].allowed.replace(" or ", ", ").split(", ")
 
 
 def test_a_key_is_kept_as_its_digest_alone() -> None:
