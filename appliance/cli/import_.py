@@ -11,12 +11,12 @@ import msgspec
 from appliance.base.errors import ApplianceError, ExitCode
 from appliance.base.texts import utf8_text
 from appliance.cli.arguments.exchange import ImportArguments
-from appliance.deploy.importing.command import import_command, import_config
-from appliance.deploy.importing.compose import import_services
-from appliance.deploy.importing.draft import CannotImportError, Imported, ImportedFile, Unplaced
-from appliance.deploy.importing.llama_swap import import_models
-from appliance.deploy.importing.modelfile import import_modelfile
 from appliance.deploy.render.documents import dump
+from appliance.importing.command import import_command, import_config
+from appliance.importing.compose import import_services
+from appliance.importing.draft import CannotImportError, Imported, ImportedFile, Unplaced
+from appliance.importing.llama_swap import import_models
+from appliance.importing.modelfile import import_modelfile
 
 STDIN: Final = "-"
 

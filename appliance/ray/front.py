@@ -13,7 +13,8 @@ from appliance.base.log import fields, logger
 from appliance.ray.calls import AnswerHead, HttpCall, NamedAnswer
 from appliance.ray.figures import merged
 from appliance.ray.prefixes import pieces_of
-from appliance.server.http.errors import ApiError
+from appliance.requests.errors import ApiError
+from appliance.server.http.errors import error_response
 
 _TRIES: Final = 3
 _PAUSE_S: Final = 0.2  # between tries
@@ -41,7 +42,7 @@ class ServeFront:
     async def __call__(self, request: Request) -> Response:
         body = await request.body()
         if len(body) > self._max_body_bytes:
-            return ApiError(413, f"the body has {len(body)} bytes; {self._max_body_bytes} are allowed").response()
+            return error_response(ApiError(413, f"the body has {len(body)} bytes; {self._max_body_bytes} are allowed"))
         path = request.scope["path"].removeprefix(request.scope.get("root_path", "")) or "/"
         call = HttpCall(request.method, path, request.scope["query_string"], list(request.scope["headers"]), body)
         if path == _METRICS:
@@ -49,10 +50,10 @@ class ServeFront:
         try:
             head, rest = await self._begin(call, pieces_of(body) if request.method == "POST" else ())
         except self._full:
-            return ApiError(429, "all engines are full; try again later").response()
+            return error_response(ApiError(429, "all engines are full; try again later"))
         except self._lost as error:
             _log.error("no engine answers", extra=fields(reason=str(error)))
-            return ApiError(_UNAVAILABLE, "no engine answers; try again later").response()
+            return error_response(ApiError(_UNAVAILABLE, "no engine answers; try again later"))
         response = StreamingResponse(self._guarded(head, rest), head.status)
         response.raw_headers = head.headers
         return response

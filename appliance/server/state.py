@@ -8,15 +8,15 @@ from typing import Protocol
 
 from appliance.plan.serving_types import AdapterRulesPlan
 from appliance.plan.types import EnginePlan
+from appliance.requests.errors import ApiError
+from appliance.requests.prompts import PromptMaker
+from appliance.requests.sampling import SamplingRules
 from appliance.server.adapters.loading import ChangeAdapters
 from appliance.server.adapters.resolver import AdapterResolver
 from appliance.server.http.callers import CALLER, Account
-from appliance.server.http.errors import ApiError
 from appliance.server.http.keys import KeyRing
 from appliance.server.http.request_log import request_policy
 from appliance.server.http.tracing import Tracer, tracer_for
-from appliance.server.requests.prompts import PromptMaker
-from appliance.server.requests.sampling import SamplingRules
 from appliance.service.adapter_sets import AdapterChange, AdapterSetError
 from appliance.service.deep_check import DeepCheck
 from appliance.service.health import EngineHealth

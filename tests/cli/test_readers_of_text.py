@@ -15,8 +15,8 @@ from appliance.bench.workload import make_workload
 from appliance.checkpoint.read import read_model_facts
 from appliance.cli.arguments.exchange import ImportArguments
 from appliance.cli.import_ import run as import_file
-from appliance.deploy.importing.command import read_here
 from appliance.hardware.library import load_facts, load_profile, profiles_dir
+from appliance.importing.command import read_here
 from appliance.plan.key_file import read_key_file
 from appliance.plan.prepare import load_model_facts, resolve_files
 from appliance.text.loading import load_tokenizer

@@ -10,11 +10,11 @@ from appliance.base.errors import ApplianceError
 from appliance.plan.hashes import with_hashes
 from appliance.plan.serving_types import AdapterRulesPlan, KeyPlan
 from appliance.plan.types import AdaptersPlan, EnginePlan
+from appliance.requests.errors import ApiError
 from appliance.server.adapters.loading import is_allowed
 from appliance.server.adapters.resolver import MOST_WAITING, AdapterResolver
 from appliance.server.adapters.routes import check_caller
 from appliance.server.http.callers import CALLER, Caller
-from appliance.server.http.errors import ApiError
 from appliance.service.adapter_sets import AdapterChange, AdapterSetError, changed_set
 from appliance.service.metrics import ServiceMetrics
 from tests.e2e.served import make_random_adapter

@@ -5,8 +5,8 @@ from typing import Any
 import httpx
 import pytest
 
+from appliance.requests.fields import UNBUILT, ChatFields, CompletionFields
 from appliance.server.http.routes import ROUTES
-from appliance.server.requests.fields import UNBUILT, ChatFields, CompletionFields
 from tests.server.harness import Server, example_path, methods_of
 
 CHAT = {"model": "scripted", "messages": [{"role": "user", "content": "greet"}]}

@@ -7,7 +7,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from appliance.plan.serving_types import StructuredPlan
-from appliance.server.http.errors import ApiError
+from appliance.requests.errors import ApiError
 from appliance.server.requests.call_schemas import arguments_schema, calls_schema
 from appliance.server.requests.tools import ToolWish
 from tests.engine.grammar.walks import backend, walk

@@ -12,8 +12,8 @@ from appliance.engine.messages import SamplingParams
 from appliance.engine.scripted import Script
 from appliance.plan.key_file import KeyEntry, write_key_file
 from appliance.plan.serving_types import KeyPlan
+from appliance.requests.errors import ApiError
 from appliance.server.http.callers import CALLER, Bucket, Caller, CallerPolicy
-from appliance.server.http.errors import ApiError
 from appliance.service.errors import RequestFailedError
 from appliance.service.metrics import ServiceMetrics
 from appliance.service.requests import TextRequest

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from appliance.server.requests.fields import CompletionFields
-from appliance.server.requests.sampling import SamplingRules
+from appliance.requests.fields import CompletionFields
+from appliance.requests.sampling import SamplingRules
 from tests.engine.plans import scripted_plan
 from tests.text.test_vocabularies import tokenizer
 

@@ -13,7 +13,7 @@ from appliance.catalog.parsers import TOOL_PARSERS
 from appliance.engine.grammar.guidance import GuidanceBackend
 from appliance.engine.messages import Constraint, Vocabulary
 from appliance.plan.serving_types import StructuredPlan
-from appliance.server.http.errors import ApiError
+from appliance.requests.errors import ApiError
 from appliance.server.requests.tool_grammar import call_starts, calls_or_answer
 from appliance.server.requests.tools import ToolWish
 from appliance.text.output import ModelOutput

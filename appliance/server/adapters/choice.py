@@ -4,8 +4,8 @@ import math
 from typing import Final, TypedDict
 
 from appliance.plan.types import AdapterPlan
-from appliance.server.http.errors import ApiError, invalid
-from appliance.server.requests.fields import GenerationFields, LoraChoice
+from appliance.requests.errors import ApiError, invalid
+from appliance.requests.fields import GenerationFields, LoraChoice
 from appliance.server.state import ServerState
 
 MAX_SCALE: Final = 100.0

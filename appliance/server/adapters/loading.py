@@ -9,7 +9,7 @@ from appliance.checkpoint.adapter import read_adapter
 from appliance.checkpoint.errors import CheckpointError
 from appliance.plan.adapter_files import adapter_plan
 from appliance.plan.types import AdapterPlan, EnginePlan
-from appliance.server.http.errors import ApiError, invalid
+from appliance.requests.errors import ApiError, invalid
 from appliance.service.adapter_sets import AdapterChange, AdapterSetError, Problem
 
 ChangeAdapters = Callable[[AdapterChange], Awaitable[None]]

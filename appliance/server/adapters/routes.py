@@ -7,11 +7,11 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from appliance.requests.errors import ApiError, invalid
 from appliance.server.adapters.choice import check_scale
 from appliance.server.adapters.loading import is_allowed, read_folder, refused
 from appliance.server.http.bodies import json_decoder, read_fields
 from appliance.server.http.callers import CALLER
-from appliance.server.http.errors import ApiError, invalid
 from appliance.server.state import ServerState
 from appliance.service.adapter_sets import AdapterChange, AdapterSetError
 

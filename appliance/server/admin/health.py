@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from appliance import __version__
-from appliance.server.http.errors import ApiError
+from appliance.requests.errors import ApiError
 from appliance.server.state import ServerState
 from appliance.service.deep_check import DeepCheck, DeepResult
 from appliance.service.health import EngineHealth

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from appliance.engine.messages import EngineStats
 from appliance.engine.sleep_messages import SLEEP_TAGS, SleepLevel, SleepStats, SleepTag
-from appliance.server.http.errors import ApiError
+from appliance.requests.errors import ApiError
 from appliance.server.state import ServerState
 
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import orjson
 
+from appliance.requests.errors import ApiError
 from appliance.server.anthropic.fields import MessagesFields
-from appliance.server.http.errors import ApiError
 from appliance.server.output.answers import Tally
 from appliance.server.output.message import MessageDelta, ToolCallDelta
 from appliance.server.requests.turn import ChatTurn

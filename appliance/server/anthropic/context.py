@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
+from appliance.requests.errors import invalid
 from appliance.server.anthropic.fields import ContentBlock, ContextEdit, EditAmount, InputMessage, PromptFields
 from appliance.server.anthropic.kinds import CLEAR_THINKING, CLEAR_TOOL_USES, EDITS
-from appliance.server.http.errors import invalid
 
 CLEARED = "[the result of this tool was cleared to save context]"
 _TRIGGER_TOKENS, _KEPT_USES, _KEPT_TURNS = 100_000, 3, 1

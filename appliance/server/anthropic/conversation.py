@@ -5,6 +5,9 @@ from typing import Any
 
 import orjson
 
+from appliance.requests.errors import invalid, not_in_this_version
+from appliance.requests.fields import ChatFields, ChatMessage
+from appliance.requests.structured_fields import JsonSchemaFormat, ResponseFormat
 from appliance.server.anthropic.fields import (
     ContentBlock,
     InputMessage,
@@ -13,9 +16,6 @@ from appliance.server.anthropic.fields import (
     ToolDefinition,
 )
 from appliance.server.anthropic.kinds import BLOCKS, TOOLS
-from appliance.server.http.errors import invalid, not_in_this_version
-from appliance.server.requests.fields import ChatFields, ChatMessage
-from appliance.server.requests.structured_fields import JsonSchemaFormat, ResponseFormat
 from appliance.server.requests.tools import with_note
 
 _REDACTED = "redacted_thinking"

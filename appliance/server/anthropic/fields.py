@@ -4,8 +4,8 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
+from appliance.requests.errors import not_in_this_version
 from appliance.server.anthropic import kinds
-from appliance.server.http.errors import not_in_this_version
 
 
 class ContentBlock(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

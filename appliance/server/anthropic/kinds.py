@@ -6,8 +6,8 @@ whose schemas stand in no request because Claude was trained on them.
 
 from typing import Final
 
-from appliance.server.http.kinds import Kinds
-from appliance.server.requests.kinds import UNSEEN
+from appliance.requests.chat_kinds import UNSEEN
+from appliance.requests.kinds import Kinds
 
 CLEAR_TOOL_USES: Final = "clear_tool_uses_20250919"
 CLEAR_THINKING: Final = "clear_thinking_20251015"

@@ -7,14 +7,14 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from appliance.requests.errors import invalid
+from appliance.requests.fields import ChatFields
 from appliance.server.anthropic.answer import MessageAnswer
 from appliance.server.anthropic.context import EditedPrompt, edited
 from appliance.server.anthropic.conversation import chat_fields
 from appliance.server.anthropic.fields import MessagesFields, PromptFields, Thinking, refuse_unbuilt
 from appliance.server.http.bodies import json_decoder, read_fields
-from appliance.server.http.errors import invalid
 from appliance.server.output.generation import respond
-from appliance.server.requests.fields import ChatFields
 from appliance.server.requests.tools import shown_tools
 from appliance.server.requests.turn import capped, prepare_turn
 from appliance.server.state import ServerState

@@ -10,9 +10,9 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
 from appliance.base.texts import NotUtf8Error, without_mark
+from appliance.requests.errors import ApiError, invalid, not_in_this_version
 from appliance.server.batches.upload import Upload, read_upload
 from appliance.server.http.callers import owner
-from appliance.server.http.errors import ApiError, invalid, not_in_this_version
 from appliance.server.http.paging import list_object, read_page
 from appliance.server.state import ServerState
 from appliance.store.files import FileStore, StoredFile, StoreFullError

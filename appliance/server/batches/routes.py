@@ -12,10 +12,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from appliance.jobs.lines import GENERATING, POOLING
+from appliance.requests.errors import ApiError, invalid
 from appliance.server.batches.files import find_file
 from appliance.server.http.bodies import json_decoder, read_fields
 from appliance.server.http.callers import owner
-from appliance.server.http.errors import ApiError, invalid
 from appliance.server.http.paging import list_object, read_page
 from appliance.server.state import ServerState
 from appliance.store.batches import BatchRecord

@@ -10,7 +10,7 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
-from appliance.server.http.errors import ApiError, invalid
+from appliance.requests.errors import ApiError, invalid
 
 MAX_FIELDS = 8
 MAX_NAME = 255

@@ -16,10 +16,11 @@ from appliance.jobs.answering import BatchStoppedError
 from appliance.jobs.lines import ENDPOINTS
 from appliance.jobs.progress import BatchProgress
 from appliance.jobs.runner import BatchOptions, run_batch
+from appliance.requests.errors import ApiError
 from appliance.server.batches.results import keep_results, problems_of, work_files
 from appliance.server.http.app import answer
 from appliance.server.http.callers import CALLER
-from appliance.server.http.errors import ApiError
+from appliance.server.http.errors import error_response
 from appliance.server.http.routes import ROUTES
 from appliance.server.state import ServerState
 from appliance.store.batches import BatchRecord
@@ -159,7 +160,7 @@ def _answerer(state: Callable[[], ServerState]) -> Answerer:
         if route is not None and route.is_served(now.plan.serving.routes):
             response = await answer(now, route, Request(scope, receive))
         else:
-            response = _NOT_SERVED.response()
+            response = error_response(_NOT_SERVED)
         await response(scope, receive, send)
 
     return asgi_answerer(app)

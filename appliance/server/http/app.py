@@ -11,9 +11,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from appliance.requests.degraded import begin as begin_notes
+from appliance.requests.errors import ApiError, as_api_error, internal_error, invalid
 from appliance.server.http import degraded
 from appliance.server.http.bodies import IGNORED_FIELDS
-from appliance.server.http.errors import ApiError, as_api_error, internal_error, invalid
+from appliance.server.http.errors import error_response
 from appliance.server.http.gate import Gate, route_path
 from appliance.server.http.misses import Misses
 from appliance.server.http.openapi import document
@@ -60,16 +62,16 @@ def _endpoint(state: ServerState, route: Route) -> Callable[[Request], Awaitable
 
 async def answer(state: ServerState, route: Route, request: Request) -> Response:
     """Calls the route's handler; refusals become responses in the route's own shape of errors."""
-    degraded.begin()
+    begin_notes()
     if state.tracer is not None:
         note_arrival(route.path, request.headers)
     try:
         check_work(state, route)
         response = await route.handler(state, request)
     except ApiError as error:
-        response = error.response(route.errors)
+        response = error_response(error, route.errors)
     except RequestFailedError as error:
-        response = as_api_error(error).response(route.errors)
+        response = error_response(as_api_error(error), route.errors)
     if (ignored := request.scope.get(IGNORED_FIELDS)) is not None:
         response.headers["x-ignored-fields"] = ",".join(quote(name, safe="[].") for name in ignored)
     if route.auth == "key" and "POST" in route.methods:
@@ -102,4 +104,4 @@ def _missed(misses: Misses) -> Callable[[Request, Exception], Awaitable[Response
 
 async def _internal_error(request: Request, error: Exception) -> Response:
     """The gate, to which the error goes on, logs it."""
-    return internal_error().response(error_shape(route_path(request.scope)))
+    return error_response(internal_error(), error_shape(route_path(request.scope)))

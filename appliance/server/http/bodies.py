@@ -10,10 +10,10 @@ from starlette.requests import ClientDisconnect, Request
 from appliance.base.log import fields as log_fields
 from appliance.base.log import logger
 from appliance.plan.serving_types import ServingPlan
-from appliance.server.http import degraded
+from appliance.requests import degraded
+from appliance.requests.errors import ApiError, invalid
+from appliance.requests.kinds import steps_of, unserved_kind
 from appliance.server.http.encodings import PIECE_BYTES, body_of
-from appliance.server.http.errors import ApiError, invalid
-from appliance.server.http.kinds import steps_of, unserved_kind
 
 _log = logger("server")
 

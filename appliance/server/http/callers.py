@@ -10,7 +10,7 @@ from typing import Protocol
 from appliance.base.hashing import sha256_hex
 from appliance.engine.messages import ErrorKind, RequestTimes
 from appliance.plan.serving_types import KeyPlan
-from appliance.server.http.errors import ApiError
+from appliance.requests.errors import ApiError
 from appliance.service.errors import RequestFailedError
 from appliance.service.metrics import ServiceMetrics
 from appliance.service.policy import Meter, OpenPolicy

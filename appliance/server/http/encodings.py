@@ -4,7 +4,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from appliance.server.http.errors import ApiError, invalid
+from appliance.requests.errors import ApiError, invalid
 
 ACCEPTED: Final = "gzip, deflate"
 _WINDOWS: Final = {

@@ -4,10 +4,11 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from appliance.base.log import logger
+from appliance.requests.errors import ApiError, ErrorShape, internal_error
 from appliance.server.http.access_log import AccessLine
 from appliance.server.http.callers import CALLER
 from appliance.server.http.chunks import close_short_way
-from appliance.server.http.errors import ApiError, ErrorShape, internal_error
+from appliance.server.http.errors import error_response
 from appliance.server.http.hosts import HostRule
 from appliance.server.http.routes import PUBLIC_PATHS, ROUTES, error_shape, path_pattern
 from appliance.server.state import ServerState
@@ -43,7 +44,7 @@ class Gate:
         try:
             self._check(scope, path, headers)
         except ApiError as refusal:
-            await refusal.response(error_shape(path))(scope, receive, watched)
+            await error_response(refusal, error_shape(path))(scope, receive, watched)
         else:
             await self._pass(scope, receive, watched, error_shape(path))
 
@@ -56,7 +57,7 @@ class Gate:
                 raise
             _log.error("a request failed", exc_info=error)
             if not send.has_begun:
-                await internal_error().response(shape)(scope, receive, send)
+                await error_response(internal_error(), shape)(scope, receive, send)
 
     def _check(self, scope: Scope, path: str, headers: Headers) -> None:
         """Raises ApiError for what may not enter; else sets the caller for everything after the gate."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from starlette.types import Scope
 
-from appliance.server.http.errors import ApiError
+from appliance.requests.errors import ApiError
 
 _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
 _SHOWN_NAME = 100

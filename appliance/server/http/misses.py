@@ -8,8 +8,9 @@ from typing import Final
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from appliance.requests.errors import ApiError
 from appliance.server.http.absent import reason_for_absence
-from appliance.server.http.errors import ApiError
+from appliance.server.http.errors import error_response
 from appliance.server.http.routes import Route, error_shape, path_pattern
 
 _SHOWN_METHOD: Final = 20
@@ -27,7 +28,7 @@ class Misses:
 
     def answer(self, method: str, path: str, found: HTTPException) -> Response:
         """Answers in the words of the API that was meant. path: below root_path. found: what the router says."""
-        return self._error(method, path, found).response(error_shape(self.meant(path) or path))
+        return error_response(self._error(method, path, found), error_shape(self.meant(path) or path))
 
     def _error(self, method: str, path: str, found: HTTPException) -> ApiError:
         message = f"{method[:_SHOWN_METHOD]} {path[:_SHOWN_PATH]}: {str(found.detail).lower()}"

@@ -8,6 +8,7 @@ import msgspec
 import orjson
 
 from appliance import __version__
+from appliance.requests.fields import ChatFields, CompletionFields
 from appliance.server.adapters.routes import AdapterScale, LoadAdapterFields, UnloadAdapterFields
 from appliance.server.anthropic.fields import MessagesFields, PromptFields
 from appliance.server.batches.routes import BatchFields
@@ -31,7 +32,6 @@ from appliance.server.pooling.fields import (
     RerankFields,
     ScoreFields,
 )
-from appliance.server.requests.fields import ChatFields, CompletionFields
 from appliance.server.responses.fields import ResponsesFields
 from appliance.server.tokens.demo import DemoFields
 from appliance.server.tokens.fields import GenerateFields

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from appliance.server.http.errors import invalid
+from appliance.requests.errors import invalid
 from appliance.store.files import Order, Page
 
 

@@ -15,8 +15,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from appliance.base.log import fields, logger
 from appliance.plan.serving_types import LimitsPlan
+from appliance.requests.errors import ApiError
 from appliance.server.http.chunks import EXTENSION, ChunkWriter
-from appliance.server.http.errors import ApiError
 
 _log = logger("server")
 _LINGER_S = 2.0  # for the rest of a body that is not read: closing at once could destroy the answer on its way

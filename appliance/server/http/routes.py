@@ -9,12 +9,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from appliance.plan.serving_types import RoutesPlan
+from appliance.requests.errors import ErrorShape
 from appliance.server.adapters import routes as adapter_routes
 from appliance.server.admin import debug, health, pages, sleep
 from appliance.server.anthropic import routes as anthropic_routes
 from appliance.server.batches import files
 from appliance.server.batches import routes as batch_routes
-from appliance.server.http.errors import ErrorShape
 from appliance.server.openai import chat, completions, models, sagemaker, scoring
 from appliance.server.pooling import routes as pooling_routes
 from appliance.server.responses import routes as response_routes

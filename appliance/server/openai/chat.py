@@ -6,14 +6,14 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from appliance.requests.errors import ApiError
+from appliance.requests.fields import ChatFields, text_of
 from appliance.server.http.bodies import json_decoder, read_fields
-from appliance.server.http.errors import ApiError
 from appliance.server.openai.chat_message import WholeMessage, delta_fields
 from appliance.server.output.answers import EventWriter, Head, Tally, UsageRule, openai_failure
 from appliance.server.output.generation import request_id_of, respond
 from appliance.server.output.logprobs import LogprobFormatter
 from appliance.server.output.search import Search
-from appliance.server.requests.fields import ChatFields, text_of
 from appliance.server.requests.turn import ChatTurn, prepare_turn
 from appliance.server.state import ServerState
 from appliance.service.requests import TextOutput

@@ -8,17 +8,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from appliance.engine.messages import Constraint
+from appliance.requests.errors import ApiError, invalid
+from appliance.requests.fields import CompletionFields, refuse_unbuilt
+from appliance.requests.prompts import Prompt
+from appliance.requests.sampling import LengthWish, text_options
+from appliance.requests.structured import constraint_of
 from appliance.server.adapters.choice import choose_adapter
 from appliance.server.http.bodies import json_decoder, read_fields
-from appliance.server.http.errors import ApiError, invalid
 from appliance.server.output.answers import EventWriter, Head, Tally, UsageRule, openai_failure
 from appliance.server.output.generation import request_id_of, respond
 from appliance.server.output.logprobs import CompletionLogprobs, LogprobFormatter
 from appliance.server.output.search import Search
-from appliance.server.requests.fields import CompletionFields, refuse_unbuilt
-from appliance.server.requests.prompts import Prompt
-from appliance.server.requests.sampling import LengthWish, text_options
-from appliance.server.requests.structured import constraint_of
 from appliance.server.state import ServerState
 from appliance.service.requests import TextOutput, TextRequest
 

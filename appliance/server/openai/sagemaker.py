@@ -6,8 +6,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from appliance.requests.errors import invalid
 from appliance.server.http.bodies import decode_body, give_back, json_decoder, read_body
-from appliance.server.http.errors import invalid
 from appliance.server.openai.chat import create_chat_completion
 from appliance.server.openai.completions import create_completion
 from appliance.server.state import ServerState

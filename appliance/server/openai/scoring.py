@@ -11,11 +11,11 @@ from starlette.responses import Response
 
 from appliance.engine.messages import SamplingParams
 from appliance.plan.types import ModelPlan
+from appliance.requests.errors import ApiError, as_api_error, invalid
+from appliance.requests.fields import CompletionFields
+from appliance.requests.sampling import SamplingRules
 from appliance.server.http.bodies import json_decoder, read_fields
-from appliance.server.http.errors import ApiError, as_api_error, invalid
 from appliance.server.output.generation import collect, new_request_id
-from appliance.server.requests.fields import CompletionFields
-from appliance.server.requests.sampling import SamplingRules
 from appliance.server.state import ServerState
 from appliance.service.errors import RequestFailedError
 from appliance.service.requests import TextOptions, TextRequest

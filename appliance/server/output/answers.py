@@ -7,8 +7,8 @@ from typing import Any, Protocol
 import orjson
 
 from appliance.engine.messages import DraftCounts
-from appliance.server.http.errors import ApiError
-from appliance.server.requests.fields import GenerationFields
+from appliance.requests.errors import ApiError
+from appliance.requests.fields import GenerationFields
 from appliance.service.requests import TextOutput
 
 DONE = b"data: [DONE]\n\n"

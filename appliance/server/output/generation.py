@@ -10,10 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from appliance.plan.serving_types import HttpPlan
+from appliance.requests.errors import as_api_error, invalid
+from appliance.requests.fields import GenerationFields
 from appliance.server.http.chunks import ChunkWriter, chunk_writer
-from appliance.server.http.errors import as_api_error, invalid
 from appliance.server.output.answers import Answer
-from appliance.server.requests.fields import GenerationFields
 from appliance.server.state import ServerState
 from appliance.service.beam_search import BeamStream
 from appliance.service.errors import RequestFailedError

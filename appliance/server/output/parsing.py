@@ -7,9 +7,9 @@ import msgspec
 
 from appliance.engine.messages import Constraint
 from appliance.plan.serving_types import StructuredPlan
-from appliance.server.http.errors import invalid
+from appliance.requests.errors import invalid
+from appliance.requests.history import SHORT_ID
 from appliance.server.output.message import MessageReader, ShownParts
-from appliance.server.requests.history import SHORT_ID
 from appliance.server.requests.tool_grammar import call_starts, calls_or_answer
 from appliance.server.requests.tools import ToolWish
 from appliance.text.output import ModelOutput

@@ -9,10 +9,10 @@ import msgspec
 from appliance.catalog.sampling import COLUMNS
 from appliance.engine.messages import TokenLogprobs
 from appliance.plan.types import EnginePlan
-from appliance.server.http.errors import ApiError, invalid
+from appliance.requests.errors import ApiError, invalid
+from appliance.requests.fields import GenerationFields
+from appliance.requests.structured_fields import ResponseFormat
 from appliance.server.output.answers import Answer, Tally
-from appliance.server.requests.fields import GenerationFields
-from appliance.server.requests.structured_fields import ResponseFormat
 from appliance.service.beam_search import BeamRules, BeamStream
 from appliance.service.requests import TextOutput, TextRequest
 from appliance.service.service_client import ServiceClient

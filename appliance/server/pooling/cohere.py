@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from appliance.plan.types import PoolingPlan
+from appliance.requests.errors import invalid, not_in_this_version
 from appliance.server.http.bodies import json_decoder, read_fields
-from appliance.server.http.errors import invalid, not_in_this_version
 from appliance.server.pooling.fields import EmbedFields, PooledFields
 from appliance.server.pooling.run import MAX_INPUTS, pooling_of, prompt_text, run, tokenized
 from appliance.server.pooling.vectors import check_dimensions, refuse_task, typed

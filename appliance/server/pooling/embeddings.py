@@ -7,8 +7,8 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from appliance.requests.errors import invalid
 from appliance.server.http.bodies import json_decoder, read_fields
-from appliance.server.http.errors import invalid
 from appliance.server.pooling.fields import EmbeddingFields, InputFields, PoolingFields
 from appliance.server.pooling.run import Pooled, inputs_of, pooling_of, run
 from appliance.server.pooling.vectors import Floats, as_base64, check_dimensions, refuse_task

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from appliance.server.requests.fields import ChatMessage
+from appliance.requests.fields import ChatMessage
 
 EncodingFormat = Literal["float", "base64"]
 EmbeddingType = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]

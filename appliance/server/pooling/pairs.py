@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from starlette.requests import Request
 
 from appliance.plan.types import PoolingPlan, VectorActivation
-from appliance.server.http.errors import invalid
+from appliance.requests.errors import invalid
 from appliance.server.pooling.fields import PooledFields
 from appliance.server.pooling.run import here_or_in_thread, most_tokens, noted, pooling_of, prompt_text, run, tokenized
 from appliance.server.pooling.vectors import Floats, activated, calibrated, refuse_task, similarity

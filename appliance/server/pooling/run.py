@@ -9,12 +9,12 @@ from starlette.requests import Request
 
 from appliance.engine.messages import SamplingParams
 from appliance.plan.types import PoolingPlan
-from appliance.server.http import degraded
-from appliance.server.http.errors import invalid
+from appliance.requests import degraded
+from appliance.requests.errors import invalid
+from appliance.requests.fields import ChatFields, CompletionFields
 from appliance.server.output.generation import collect, new_request_id
 from appliance.server.pooling.fields import InputFields, PooledFields
 from appliance.server.pooling.vectors import Floats, activated, cut, in_chunks, joined, of_steps, read_vectors, scaled
-from appliance.server.requests.fields import ChatFields, CompletionFields
 from appliance.server.state import ServerState
 from appliance.service.requests import TextOptions, TextRequest
 from appliance.text.inputs import CutSide, Input, InputEncoder, TooLongError

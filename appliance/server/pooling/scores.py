@@ -7,8 +7,8 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from appliance.requests.errors import invalid
 from appliance.server.http.bodies import json_decoder, read_fields
-from appliance.server.http.errors import invalid
 from appliance.server.pooling.cohere import meta
 from appliance.server.pooling.embeddings import answer
 from appliance.server.pooling.fields import ClassifyFields, InputFields, RerankFields, ScoreFields, Texts

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from appliance.plan.types import PoolingPlan, VectorActivation
-from appliance.server.http.errors import ApiError, invalid
+from appliance.requests.errors import ApiError, invalid
 from appliance.server.pooling.fields import EmbeddingType
 
 Floats = npt.NDArray[np.float32]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from appliance.engine.grammar.parts import standalone
-from appliance.server.http.errors import invalid
+from appliance.requests.errors import invalid
 
 _NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 _OPEN_WORDS = {"patternProperties", "propertyNames", "unevaluatedProperties", "$ref", "anyOf", "oneOf", "allOf", "not"}

@@ -10,9 +10,9 @@ from appliance.engine.grammar.calls import Call, CallList, CallsOrAnswer, Parame
 from appliance.engine.grammar.parts import standalone
 from appliance.engine.messages import Constraint
 from appliance.plan.serving_types import StructuredPlan
-from appliance.server.http.errors import invalid
+from appliance.requests.errors import invalid
+from appliance.requests.structured import MAX_SOURCE, JsonStyle, ready_schema
 from appliance.server.requests.call_schemas import arguments_schema
-from appliance.server.requests.structured import MAX_SOURCE, JsonStyle, ready_schema
 from appliance.server.requests.tools import ToolWish, call_style
 from appliance.text.tools.format import ToolFormat
 from appliance.text.tools.spelling import ParameterSpelling, Spelling

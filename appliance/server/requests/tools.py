@@ -9,12 +9,12 @@ import msgspec
 
 from appliance.engine.messages import Constraint
 from appliance.plan.serving_types import ParsersPlan, StructuredPlan
+from appliance.requests.chat_kinds import CHAT_CHOICES, CHAT_TOOLS
+from appliance.requests.errors import invalid
+from appliance.requests.fields import ChatFields
+from appliance.requests.structured import JsonStyle, constraint_of_ready, ready_schema
 from appliance.server.http.bodies import wrong_value
-from appliance.server.http.errors import invalid
 from appliance.server.requests.call_schemas import arguments_schema, calls_schema
-from appliance.server.requests.fields import ChatFields
-from appliance.server.requests.kinds import CHAT_CHOICES, CHAT_TOOLS
-from appliance.server.requests.structured import JsonStyle, constraint_of_ready, ready_schema
 from appliance.text.tools.forced import REQUIRED_CALLS, named_call
 from appliance.text.tools.format import ToolContext, ToolFormat
 

@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from appliance.engine.messages import SamplingParams
+from appliance.requests.errors import ApiError, invalid
+from appliance.requests.fields import ChatFields, refuse_unbuilt, text_of
+from appliance.requests.sampling import LengthWish, SamplingRules, text_options
+from appliance.requests.structured import constraint_of
 from appliance.server.adapters.choice import choose_adapter
-from appliance.server.http.errors import ApiError, invalid
 from appliance.server.output.message import MessageReader
 from appliance.server.output.parsing import OutputReading
-from appliance.server.requests.fields import ChatFields, refuse_unbuilt, text_of
-from appliance.server.requests.sampling import LengthWish, SamplingRules, text_options
-from appliance.server.requests.structured import constraint_of
 from appliance.server.requests.tools import tool_wish
 from appliance.server.state import ServerState
 from appliance.service.requests import TextRequest

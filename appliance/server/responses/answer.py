@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from appliance.server.http.errors import ApiError
+from appliance.requests.errors import ApiError
 from appliance.server.output.answers import Tally
 from appliance.server.output.logprobs import LogprobFormatter
 from appliance.server.output.message import ToolCallDelta

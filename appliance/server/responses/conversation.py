@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from appliance.server.http.errors import invalid, not_in_this_version
-from appliance.server.requests.fields import ChatFields, ChatMessage
-from appliance.server.requests.structured_fields import JsonSchemaFormat, ResponseFormat
+from appliance.requests.errors import invalid, not_in_this_version
+from appliance.requests.fields import ChatFields, ChatMessage
+from appliance.requests.structured_fields import JsonSchemaFormat, ResponseFormat
 from appliance.server.requests.tools import with_note
 from appliance.server.responses import kinds
 from appliance.server.responses.fields import (

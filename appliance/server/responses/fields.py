@@ -4,8 +4,8 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from appliance.server.http.errors import invalid, not_in_this_version
-from appliance.server.requests.fields import PromptCacheOptions, check_stream_options
+from appliance.requests.errors import invalid, not_in_this_version
+from appliance.requests.fields import PromptCacheOptions, check_stream_options
 from appliance.server.responses import kinds
 
 

@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from appliance.server.http.kinds import Kinds
-from appliance.server.requests.kinds import FREE_TEXT, UNSEEN
+from appliance.requests.chat_kinds import FREE_TEXT, UNSEEN
+from appliance.requests.kinds import Kinds
 
 _SERVER_TOOL: Final = "is a server tool and is not served here: define a function, and run its calls"
 _TRAINED_TOOL: Final = "has a schema that only OpenAI's models know and is not served here: define it as a function"

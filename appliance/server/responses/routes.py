@@ -9,9 +9,9 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from appliance.requests.errors import ApiError, invalid, not_in_this_version
 from appliance.server.http.bodies import json_decoder, read_fields
 from appliance.server.http.callers import owner
-from appliance.server.http.errors import ApiError, invalid, not_in_this_version
 from appliance.server.http.paging import list_object, read_page
 from appliance.server.output.generation import respond
 from appliance.server.requests.tools import shown_tools

@@ -5,13 +5,13 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from appliance.requests.errors import ApiError
+from appliance.requests.fields import CompletionFields
+from appliance.requests.sampling import LengthWish, text_options
 from appliance.server.http.bodies import json_decoder, read_fields
-from appliance.server.http.errors import ApiError
 from appliance.server.output.answers import Tally
 from appliance.server.output.generation import respond
 from appliance.server.output.search import Search
-from appliance.server.requests.fields import CompletionFields
-from appliance.server.requests.sampling import LengthWish, text_options
 from appliance.server.state import ServerState
 from appliance.service.requests import TextOutput, TextRequest
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from appliance.server.requests.fields import SamplingFields, StreamOptions
+from appliance.requests.fields import SamplingFields, StreamOptions
 
 
 class TokenSamplingFields(SamplingFields, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -7,13 +7,13 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from appliance.requests.errors import ApiError, not_in_this_version
+from appliance.requests.fields import CompletionFields, check_stream_options
+from appliance.requests.sampling import LengthWish, text_options
 from appliance.server.http.bodies import json_decoder, read_fields
-from appliance.server.http.errors import ApiError, not_in_this_version
 from appliance.server.output.answers import DONE, Tally, UsageRule, openai_failure
 from appliance.server.output.generation import request_id_of, respond
 from appliance.server.output.logprobs import LogprobFormatter
-from appliance.server.requests.fields import CompletionFields, check_stream_options
-from appliance.server.requests.sampling import LengthWish, text_options
 from appliance.server.state import ServerState
 from appliance.server.tokens.fields import SAMPLING_NAMES, UNBUILT, GenerateFields
 from appliance.service.requests import TextOutput, TextRequest

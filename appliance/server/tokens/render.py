@@ -10,12 +10,12 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from appliance.requests.errors import not_in_this_version
+from appliance.requests.fields import ChatFields, CompletionFields, GenerationFields, refuse_unbuilt
+from appliance.requests.sampling import LengthWish, SamplingRules, text_options
 from appliance.server.http.bodies import json_decoder, read_fields
-from appliance.server.http.errors import not_in_this_version
 from appliance.server.openai.completions import DEFAULT_MAX_TOKENS
 from appliance.server.output.generation import request_id_of
-from appliance.server.requests.fields import ChatFields, CompletionFields, GenerationFields, refuse_unbuilt
-from appliance.server.requests.sampling import LengthWish, SamplingRules, text_options
 from appliance.server.requests.turn import prepare_turn
 from appliance.server.state import ServerState
 from appliance.server.tokens.fields import SAMPLING_NAMES, TokenSamplingFields

@@ -8,9 +8,9 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from appliance.requests.errors import invalid
+from appliance.requests.fields import ChatFields, ChatMessage
 from appliance.server.http.bodies import json_decoder, read_fields
-from appliance.server.http.errors import invalid
-from appliance.server.requests.fields import ChatFields, ChatMessage
 from appliance.server.requests.tools import shown_tools
 from appliance.server.state import ServerState
 

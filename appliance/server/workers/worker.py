@@ -14,10 +14,10 @@ from appliance.base.environ import cache_dir
 from appliance.base.errors import ApplianceError
 from appliance.base.log import configure, fields, logger
 from appliance.plan.types import EnginePlan
+from appliance.requests.errors import ApiError
 from appliance.server.batches.worker import BatchWorker
 from appliance.server.http.app import make_app
 from appliance.server.http.certificates import Certificates
-from appliance.server.http.errors import ApiError
 from appliance.server.http.listen import adopt
 from appliance.server.process.live import LiveApp
 from appliance.server.process.running import QuietServer, RunningServer, route_uvicorn_logs, uvicorn_config

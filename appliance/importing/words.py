@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from appliance.deploy.importing.draft import CannotImportError
+from appliance.importing.draft import CannotImportError
 
 _CONTINUED: Final = re.compile(r"[\\`^][ \t]*\r?\n")  # of sh, PowerShell and cmd
 _PROMPT: Final = re.compile(r"^[ \t]*[$>][ \t]+", re.MULTILINE)

@@ -9,7 +9,7 @@ from typing import Any, get_args, get_origin
 
 import msgspec
 
-from appliance.server.http.errors import ApiError, invalid
+from appliance.requests.errors import ApiError, invalid
 
 _SHOWN_KIND = 60
 _STEP = re.compile(r"[^.\[\]]+|(?<=\[)\.\.\.(?=\])")

@@ -6,9 +6,9 @@ from typing import Any
 
 import orjson
 
-from appliance.server.http.errors import ApiError, invalid
-from appliance.server.requests.fields import ChatMessage, ContentPart, refuse_unbuilt_message
-from appliance.server.requests.kinds import CHAT_CALLS, CHAT_PARTS
+from appliance.requests.chat_kinds import CHAT_CALLS, CHAT_PARTS
+from appliance.requests.errors import ApiError, invalid
+from appliance.requests.fields import ChatMessage, ContentPart, refuse_unbuilt_message
 from appliance.text.tool_style import OPENAI_STYLE, ToolStyle
 
 MAX_MESSAGES = 10_000

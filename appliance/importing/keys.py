@@ -3,8 +3,8 @@
 import hashlib
 from collections.abc import Sequence
 
-from appliance.deploy.importing.draft import Draft
-from appliance.deploy.importing.words import is_reference
+from appliance.importing.draft import Draft
+from appliance.importing.words import is_reference
 
 
 def place_keys(draft: Draft, keys: Sequence[str], origin: str) -> None:

@@ -6,10 +6,10 @@ from typing import Any, TypeVar
 
 from appliance.catalog.content_format import ContentFormat, detect_content_format
 from appliance.plan.types import EnginePlan
-from appliance.server.http import degraded
-from appliance.server.http.errors import invalid
-from appliance.server.requests.fields import ChatFields, ChatMessage, CompletionFields
-from appliance.server.requests.history import HistoryStyle, has_tool_messages, rendered_messages
+from appliance.requests import degraded
+from appliance.requests.errors import invalid
+from appliance.requests.fields import ChatFields, ChatMessage, CompletionFields
+from appliance.requests.history import HistoryStyle, has_tool_messages, rendered_messages
 from appliance.text.control_tokens import ControlTokens
 from appliance.text.errors import ChatTemplateError
 from appliance.text.infill import encode_infill, infill_format

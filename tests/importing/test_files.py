@@ -11,12 +11,12 @@ import yaml
 from appliance.base.errors import SpecError
 from appliance.checkpoint.sources.address import HubAddress, PathAddress, parse_address
 from appliance.cli.app import main
-from appliance.deploy.importing.draft import CannotImportError
-from appliance.deploy.importing.llama_swap import import_models
-from appliance.deploy.importing.modelfile import import_modelfile
+from appliance.importing.draft import CannotImportError
+from appliance.importing.llama_swap import import_models
+from appliance.importing.modelfile import import_modelfile
 from appliance.spec import load_spec
 from appliance.spec.loader import load_text
-from tests.deploy.importing.imports import errors_of, origins, told
+from tests.importing.imports import errors_of, origins, told
 
 SWAP = """\
 healthCheckTimeout: 60

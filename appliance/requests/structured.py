@@ -11,9 +11,9 @@ from appliance.engine.grammar.schema import checked_schema
 from appliance.engine.grammar.tags import Tag, TagRules
 from appliance.engine.messages import Constraint
 from appliance.plan.serving_types import StructuredPlan
-from appliance.server.http.errors import ApiError, invalid, not_in_this_version
-from appliance.server.requests.fields import GenerationFields
-from appliance.server.requests.structured_fields import ResponseFormat, Schema, StructuralTag, StructuredOutputs
+from appliance.requests.errors import ApiError, invalid, not_in_this_version
+from appliance.requests.fields import GenerationFields
+from appliance.requests.structured_fields import ResponseFormat, Schema, StructuralTag, StructuredOutputs
 
 MAX_SOURCE = 256 << 10  # bytes of a schema, grammar or list of choices
 MAX_REGEX = 16 << 10

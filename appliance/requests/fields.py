@@ -7,9 +7,9 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from appliance.server.http.errors import invalid, not_in_this_version
-from appliance.server.requests.kinds import CHAT_PARTS
-from appliance.server.requests.structured_fields import ResponseFormat, StructuredOutputs
+from appliance.requests.chat_kinds import CHAT_PARTS
+from appliance.requests.errors import invalid, not_in_this_version
+from appliance.requests.structured_fields import ResponseFormat, StructuredOutputs
 
 
 class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

@@ -8,8 +8,8 @@ from appliance.catalog.sampling import COLUMNS
 from appliance.engine.messages import ProcessorCall, SamplingParams
 from appliance.engine.validation import InvalidSamplingError, SamplingLimits, validate_sampling
 from appliance.plan.types import EnginePlan
-from appliance.server.http.errors import as_api_error, invalid
-from appliance.server.requests.fields import GenerationFields, LogitsProcessor
+from appliance.requests.errors import as_api_error, invalid
+from appliance.requests.fields import GenerationFields, LogitsProcessor
 from appliance.service.requests import TextOptions
 from appliance.text.stop_strings import MAX_STOP_CHARACTERS, MAX_STOP_STRINGS
 from appliance.text.tokenizer import Tokenizer

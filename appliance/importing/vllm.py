@@ -7,13 +7,13 @@ from typing import Any, Final
 
 import yaml
 
-from appliance.deploy.importing.draft import CannotImportError, Draft, with_variables
-from appliance.deploy.importing.keys import place_keys
-from appliance.deploy.importing.sources import hub_source
-from appliance.deploy.importing.variables import place_token
-from appliance.deploy.importing.vllm_fields import RENAMED, SHORT, arity, field_value, fields, members
-from appliance.deploy.importing.vllm_without import VALUES_WITHOUT, WITHOUT
-from appliance.deploy.importing.words import Arguments, Option, read_arguments
+from appliance.importing.draft import CannotImportError, Draft, with_variables
+from appliance.importing.keys import place_keys
+from appliance.importing.sources import hub_source
+from appliance.importing.variables import place_token
+from appliance.importing.vllm_fields import RENAMED, SHORT, arity, field_value, fields, members
+from appliance.importing.vllm_without import VALUES_WITHOUT, WITHOUT
+from appliance.importing.words import Arguments, Option, read_arguments
 
 DEFAULT_PORT: Final = 8000
 ReadFile = Callable[[str], str | None]  # the text of a file of this machine; None where there is none

@@ -4,9 +4,9 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from appliance.deploy.importing.draft import Draft
-from appliance.deploy.importing.keys import place_keys
-from appliance.deploy.importing.words import MASK, is_reference, is_secret
+from appliance.importing.draft import Draft
+from appliance.importing.keys import place_keys
+from appliance.importing.words import MASK, is_reference, is_secret
 
 _REFERENCE: Final = re.compile(r"^\$\{?([A-Za-z_]\w*)")
 _DEFAULTED: Final = re.compile(r"\$\{([A-Za-z_]\w*):?-([^}]*)\}")

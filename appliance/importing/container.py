@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from appliance.deploy.importing.draft import Draft, with_variables
-from appliance.deploy.importing.variables import Variable
+from appliance.importing.draft import Draft, with_variables
+from appliance.importing.variables import Variable
 
 # Options by name, for which there is nothing to do where the appliance runs without a container.
 _OF_CONTAINERS: Final = {

@@ -3,9 +3,9 @@
 import re
 from typing import Final
 
-from appliance.deploy.importing.container import Container, MountedFolder, PublishedPort
-from appliance.deploy.importing.variables import read_variable
-from appliance.deploy.importing.words import is_flag
+from appliance.importing.container import Container, MountedFolder, PublishedPort
+from appliance.importing.variables import read_variable
+from appliance.importing.words import is_flag
 
 _RUNTIMES: Final = ("docker", "podman", "nerdctl")
 _SHORT: Final = {

@@ -8,14 +8,14 @@ import pytest
 import yaml
 
 from appliance.cli.app import main
-from appliance.deploy.importing.command import import_command, import_config
-from appliance.deploy.importing.draft import CannotImportError, Imported
-from appliance.deploy.importing.launch import read_launch
-from appliance.deploy.importing.vllm_fields import SHORT, arity, fields
-from appliance.deploy.importing.vllm_without import VALUES_WITHOUT, WITHOUT
-from appliance.deploy.importing.words import Arity, read_arguments, split_commands
+from appliance.importing.command import import_command, import_config
+from appliance.importing.draft import CannotImportError, Imported
+from appliance.importing.launch import read_launch
+from appliance.importing.vllm_fields import SHORT, arity, fields
+from appliance.importing.vllm_without import VALUES_WITHOUT, WITHOUT
+from appliance.importing.words import Arity, read_arguments, split_commands
 from appliance.spec.tree import walk
-from tests.deploy.importing.imports import at, errors_of
+from tests.importing.imports import at, errors_of
 
 COMMANDS = (Path(__file__).parent / "commands.txt").read_text().strip().split("\n\n")
 

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from appliance.base.errors import SpecError
-from appliance.deploy.importing.draft import Imported
+from appliance.importing.draft import Imported
 from appliance.spec.loader import load_text
 
 VARIABLES = {"MODEL": "some/model", "HOME": "/home/someone", "HF_TOKEN": "hf_x", "MODEL_SOURCE": "./m.gguf"}

@@ -3,10 +3,10 @@
 import shlex
 from typing import Any, Final
 
-from appliance.deploy.importing.command import place_launch, read_here
-from appliance.deploy.importing.container import Container, MountedFolder, PublishedPort
-from appliance.deploy.importing.docker import read_mount, read_port
-from appliance.deploy.importing.draft import (
+from appliance.importing.command import place_launch, read_here
+from appliance.importing.container import Container, MountedFolder, PublishedPort
+from appliance.importing.docker import read_mount, read_port
+from appliance.importing.draft import (
     CannotImportError,
     Draft,
     Imported,
@@ -14,9 +14,9 @@ from appliance.deploy.importing.draft import (
     Unplaced,
     deployment_name,
 )
-from appliance.deploy.importing.launch import launch_of
-from appliance.deploy.importing.variables import Variable, read_variable, with_defaults
-from appliance.deploy.importing.yaml_file import read_listing
+from appliance.importing.launch import launch_of
+from appliance.importing.variables import Variable, read_variable, with_defaults
+from appliance.importing.yaml_file import read_listing
 
 _OTHER: Final = "it runs neither vLLM nor llama-server"
 _READ: Final = ("image", "command", "entrypoint", "ports", "volumes", "environment")

@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-from appliance.deploy.importing.draft import CannotImportError, Draft, Imported, deployment_name
-from appliance.deploy.importing.llama_server import number, place_max_new_tokens
-from appliance.deploy.importing.sources import hub_address, names_repository
+from appliance.importing.draft import CannotImportError, Draft, Imported, deployment_name
+from appliance.importing.llama_server import number, place_max_new_tokens
+from appliance.importing.sources import hub_address, names_repository
 
 _INSTRUCTION: Final = re.compile(r"^[ \t]*([A-Za-z]+)[ \t]+(\"\"\".*?\"\"\"|[^\n]*)", re.MULTILINE | re.DOTALL)
 _SAMPLING: Final = {

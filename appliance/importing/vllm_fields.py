@@ -6,9 +6,9 @@ from typing import Any, Final
 import yaml
 
 from appliance.base.units import DURATION_FORM, SIZE_FORM, size_text
-from appliance.deploy.importing.draft import with_variables
-from appliance.deploy.importing.vllm_without import WITHOUT
-from appliance.deploy.importing.words import Arity
+from appliance.importing.draft import with_variables
+from appliance.importing.vllm_without import WITHOUT
+from appliance.importing.words import Arity
 from appliance.spec.tree import Field, walk
 
 # Sections whose fields are arguments of `vllm serve` (others belong to its batch runner and benchmarks).

@@ -2,7 +2,7 @@
 
 from typing import Final, NamedTuple
 
-from appliance.deploy.importing.words import Arity
+from appliance.importing.words import Arity
 
 
 class Without(NamedTuple):

@@ -3,8 +3,8 @@
 import re
 from typing import Any, Final
 
-from appliance.deploy.importing.command import place_launch, read_here
-from appliance.deploy.importing.draft import (
+from appliance.importing.command import place_launch, read_here
+from appliance.importing.draft import (
     CannotImportError,
     Draft,
     Imported,
@@ -12,10 +12,10 @@ from appliance.deploy.importing.draft import (
     Unplaced,
     deployment_name,
 )
-from appliance.deploy.importing.keys import place_keys
-from appliance.deploy.importing.launch import read_launch
-from appliance.deploy.importing.variables import place_variable, read_variable, with_defaults
-from appliance.deploy.importing.yaml_file import read_listing
+from appliance.importing.keys import place_keys
+from appliance.importing.launch import read_launch
+from appliance.importing.variables import place_variable, read_variable, with_defaults
+from appliance.importing.yaml_file import read_listing
 
 _ENVIRONMENT: Final = re.compile(r"\$\{env\.([A-Za-z_]\w*)\}")
 _MACRO: Final = re.compile(r"\$\{([A-Za-z0-9_-]+)\}")

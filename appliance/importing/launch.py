@@ -6,11 +6,11 @@ from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Final
 
-from appliance.deploy.importing.container import Container
-from appliance.deploy.importing.docker import is_runtime, read_run
-from appliance.deploy.importing.draft import CannotImportError
-from appliance.deploy.importing.variables import Variable, read_variable
-from appliance.deploy.importing.words import is_flag, split_commands
+from appliance.importing.container import Container
+from appliance.importing.docker import is_runtime, read_run
+from appliance.importing.draft import CannotImportError
+from appliance.importing.variables import Variable, read_variable
+from appliance.importing.words import is_flag, split_commands
 
 _ASSIGNMENT: Final = re.compile(r"^[A-Za-z_]\w*=")
 _MODULE: Final = re.compile(r"^vllm\.entrypoints\.(openai\.api_server|api_server)$")

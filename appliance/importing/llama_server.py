@@ -5,11 +5,11 @@ from collections.abc import Callable
 from pathlib import PurePath
 from typing import Any, Final
 
-from appliance.deploy.importing.draft import CannotImportError, Draft, deployment_name, with_variables
-from appliance.deploy.importing.keys import place_keys
-from appliance.deploy.importing.sources import hub_source
-from appliance.deploy.importing.variables import place_token
-from appliance.deploy.importing.words import Arity, Option, read_arguments
+from appliance.importing.draft import CannotImportError, Draft, deployment_name, with_variables
+from appliance.importing.keys import place_keys
+from appliance.importing.sources import hub_source
+from appliance.importing.variables import place_token
+from appliance.importing.words import Arity, Option, read_arguments
 
 DEFAULT_PORT: Final = 8080
 _ALIASES: Final = {

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from appliance.base.texts import NotUtf8Error, utf8_text
-from appliance.deploy.importing import llama_server, vllm
-from appliance.deploy.importing.container import place_container
-from appliance.deploy.importing.draft import Draft, Imported, deployment_name
-from appliance.deploy.importing.launch import Launch, Program, read_launch
-from appliance.deploy.importing.variables import place_variable, with_defaults
-from appliance.deploy.importing.words import Arguments
+from appliance.importing import llama_server, vllm
+from appliance.importing.container import place_container
+from appliance.importing.draft import Draft, Imported, deployment_name
+from appliance.importing.launch import Launch, Program, read_launch
+from appliance.importing.variables import place_variable, with_defaults
+from appliance.importing.words import Arguments
 
 _MAX_CONFIG_BYTES = 1 << 20
 _PUBLIC = ("0.0.0.0", "::")

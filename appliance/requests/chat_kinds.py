@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from appliance.server.http.kinds import Kinds
+from appliance.requests.kinds import Kinds
 
 FREE_TEXT: Final = "takes free text, and only functions are served here: define a function with one parameter of text"
 UNSEEN: Final = "is not in this version: the model reads text alone"

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from appliance.cli.app import main
-from appliance.deploy.importing.command import import_command
-from appliance.deploy.importing.compose import import_services
-from appliance.deploy.importing.docker import read_port
-from appliance.deploy.importing.draft import CannotImportError
-from appliance.deploy.importing.words import split_commands
-from tests.deploy.importing.imports import at, errors_of, origins, told
+from appliance.importing.command import import_command
+from appliance.importing.compose import import_services
+from appliance.importing.docker import read_port
+from appliance.importing.draft import CannotImportError
+from appliance.importing.words import split_commands
+from tests.importing.imports import at, errors_of, origins, told
 
 GUIDE = r"""docker run --runtime nvidia --gpus all \
     -v ~/.cache/huggingface:/root/.cache/huggingface \

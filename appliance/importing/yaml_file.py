@@ -4,7 +4,7 @@ from typing import Any
 
 import yaml
 
-from appliance.deploy.importing.draft import CannotImportError
+from appliance.importing.draft import CannotImportError
 
 
 def read_listing(text: str, key: str, hint: str) -> dict[str, Any]:
