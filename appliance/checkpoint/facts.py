@@ -163,6 +163,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     stored: StoredConventions
     sentence: SentenceFacts | None = None
     label_token_ids: tuple[int, ...] = ()  # tokens whose logits are scores, yes last; said by the checkpoint
+    added_keys: tuple[str, ...] = ()  # keys of `model.hf_overrides` that the config does not have
     quantization: str | None  # the checkpoint's own method, such as "gguf", "gptq"; None when plain
     header_sha256: str  # over every header byte from which the above was read
 

@@ -22,6 +22,7 @@ from appliance.checkpoint import (
     torchao,
 )
 from appliance.checkpoint.config import derive_geometry, normalize_config, text_config
+from appliance.checkpoint.config_choice import OWN, ConfigChoice, merged, new_keys
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import CheckpointFormat, ModelFacts, StoredConventions, TensorFacts, TokenizerFacts
 from appliance.checkpoint.label_tokens import named_tokens
@@ -60,14 +61,18 @@ _READERS: Final[dict[CheckpointFormat, Callable[[Path], tuple[tuple[TensorFacts,
 }
 
 
-def read_folder_facts(root: Path, stated: Literal["mistral", "dummy"] | None = None) -> ModelFacts:
-    """Reads the facts of a folder that holds config.json and weights. Raises CheckpointError.
+def read_folder_facts(
+    root: Path, stated: Literal["mistral", "dummy"] | None = None, choice: ConfigChoice = OWN
+) -> ModelFacts:
+    """Reads the facts of a folder that holds weights, and config.json if the choice names none elsewhere. Raises
+    CheckpointError.
 
     stated: dummy needs no weights, and none are read: the facts have no tensors of the model. mistral has params.json
     and Mistral's names of tensors in place of transformers'. None: by what is there.
     """
     digest = hashlib.sha256()
-    config = _config(root, stated, digest)
+    own = _config(root, stated, choice, digest)
+    config = merged(own, choice.overrides)
     generation = _json(root, "generation_config.json", digest) or {}
     form: CheckpointFormat = stated or ("pt" if has_torch_files(root) else "safetensors")
     tensors, headers = _READERS[form](root)
@@ -82,7 +87,12 @@ def read_folder_facts(root: Path, stated: Literal["mistral", "dummy"] | None = N
     if method in _JOINS and form != "dummy":
         tensors = _JOINS[method](root, quantization, tensors)
     sentence, more = read_sentence(root, digest)
-    tokenizer = _tokenizer(root, config, generation, digest, geometry.vocab_size)
+    tokens_of = {
+        "model.hf_overrides": text_config(choice.overrides),
+        "generation_config.json": generation,
+        "config.json": text_config(config),
+    }
+    tokenizer = _tokenizer(root, tokens_of, digest, geometry.vocab_size)
     return ModelFacts(
         root=str(root),
         format=form,
@@ -95,16 +105,19 @@ def read_folder_facts(root: Path, stated: Literal["mistral", "dummy"] | None = N
         stored=StoredConventions(linear_is_transposed=architecture == _GPT2, interleaved_heads=form == "mistral"),
         sentence=sentence,
         label_token_ids=(() if sentence is None else sentence.label_token_ids) or named_tokens(root, config),
+        added_keys=tuple(new_keys(own, choice.overrides)),
         quantization=None if form == "dummy" else method,  # random weights are dense
         header_sha256=digest.hexdigest(),
     )
 
 
-def _config(root: Path, stated: str | None, digest: "hashlib._Hash") -> dict[str, Any]:
+def _config(root: Path, stated: str | None, choice: ConfigChoice, digest: "hashlib._Hash") -> dict[str, Any]:
     name = mistral.CONFIG_NAME if stated == "mistral" else "config.json"
-    config = _json(root, name, digest)
+    file = choice.file(root, name)
+    config = _json(file.parent, file.name, digest)
     if config is None:
-        raise CheckpointError(root.name, f"there is no {name}", f"a model folder holds {name} and *.safetensors")
+        hint = f"a model folder holds {name} and *.safetensors; model.hf_config_path names another place of {name}"
+        raise CheckpointError(file.parent.name, f"there is no {name}", hint)
     return mistral.config_of(config) if stated == "mistral" else config
 
 
@@ -172,8 +185,9 @@ def _modelopt_settings(root: Path, digest: "hashlib._Hash") -> tuple[str | None,
 
 
 def _tokenizer(
-    root: Path, config: dict[str, Any], generation: dict[str, Any], digest: "hashlib._Hash", vocab_size: int
+    root: Path, files: Mapping[str, Mapping[str, Any]], digest: "hashlib._Hash", vocab_size: int
 ) -> TokenizerFacts:
+    """files: what may name tokens, in order of precedence."""
     settings = _json(root, "tokenizer_config.json", digest) or {}
     if (root / "tokenizer.json").is_file():
         refuse_pointer_file(root / "tokenizer.json")
@@ -181,7 +195,7 @@ def _tokenizer(
     else:
         kind = "sentencepiece" if any(root.glob("tokenizer.model*")) else "none"
         kind = "tekken" if (root / mistral.TOKENIZER_NAME).is_file() else kind
-    ids, files = TokenIds(vocab_size), {"generation_config.json": generation, "config.json": text_config(config)}
+    ids = TokenIds(vocab_size)
     eos = ids.first_stated("eos_token_id", files)
     # vLLM stops at the tokenizer's own token too: fine-tunes often have a new one beside an old generation config.
     own = id_of(settings.get("eos_token"), settings.get("added_tokens_decoder"))

@@ -3,47 +3,54 @@
 from pathlib import Path
 
 from appliance.checkpoint import mistral
+from appliance.checkpoint.config_choice import OWN, ConfigChoice
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.folder import read_folder_facts
 from appliance.checkpoint.gguf_facts import read_gguf_facts
 from appliance.checkpoint.kept_facts import kept_facts
+from appliance.checkpoint.other_config import with_config
+from appliance.checkpoint.torch_file import has_torch_files
 
 
-def read_model_facts(path: Path, cache: Path | None = None, form: str | None = None) -> ModelFacts:
+def read_model_facts(
+    path: Path, cache: Path | None = None, form: str | None = None, choice: ConfigChoice = OWN
+) -> ModelFacts:
     """Reads the facts of the checkpoint at `path` from its headers alone, or from `cache`. Raises CheckpointError.
 
     form: "dummy" reads a folder's config and tokenizer, and no weights; "mistral" reads params.json, also where
-    config.json is beside it. Any other, and None, is what the files are.
+    config.json is beside it. Any other, and None, is what the files are. choice: of another config than the
+    checkpoint's.
     """
     if form == "dummy":
-        return _without_weights(path)
+        return _without_weights(path, choice)
     if form == "mistral":
-        return read_folder_facts(path, "mistral")
+        return read_folder_facts(path, "mistral", choice)
     if path.is_file():
         if path.suffix == ".gguf":
-            return kept_facts(path, cache, read_gguf_facts)
+            return with_config(kept_facts(path, cache, read_gguf_facts), choice)
         raise CheckpointError(
             path.name, "is neither a .gguf file nor a folder", "name the folder that holds config.json"
         )
     if not path.is_dir():
         raise CheckpointError(str(path), "does not exist")
-    if (path / "config.json").is_file():
-        return read_folder_facts(path)
+    has_weights = has_torch_files(path) or any(path.glob("*.safetensors"))
+    if (path / "config.json").is_file() or (choice.path is not None and has_weights):
+        return read_folder_facts(path, None, choice)
     if (path / mistral.CONFIG_NAME).is_file():
-        return read_folder_facts(path, "mistral")
+        return read_folder_facts(path, "mistral", choice)
     files = sorted(file for file in path.glob("*.gguf") if "mmproj" not in file.name and "-of-" not in file.name)
     files += sorted(path.glob("*-00001-of-*.gguf"))
     if len(files) == 1:
-        return kept_facts(files[0], cache, read_gguf_facts)
+        return with_config(kept_facts(files[0], cache, read_gguf_facts), choice)
     if files:
         names = ", ".join(file.name for file in files[:6])
         raise CheckpointError(path.name, f"holds {len(files)} .gguf models: {names}", "name one of them")
     raise CheckpointError(path.name, "holds neither config.json, params.json nor a .gguf file")
 
 
-def _without_weights(path: Path) -> ModelFacts:
-    if not (path / "config.json").is_file():
+def _without_weights(path: Path, choice: ConfigChoice) -> ModelFacts:
+    if not choice.file(path, "config.json").is_file():
         problem = "has no config.json, which alone tells what random weights a model needs"
         raise CheckpointError(path.name, problem, "name a folder that holds config.json, or leave load_format: auto")
-    return read_folder_facts(path, "dummy")
+    return read_folder_facts(path, "dummy", choice)

@@ -49,6 +49,24 @@ def _older_ropes(config: Mapping[str, Any], model_type: str) -> dict[str, RopeFa
     return {"full_attention": rope, "sliding_attention": windowed}
 
 
+def older_rotary(config: Mapping[str, Any], scaling: Mapping[str, Any] | None, theta: float | None) -> dict[str, Any]:
+    """Returns what states other rotary parameters in the older form, over a config in either form. None keeps what the
+    config has, and no scaling is an empty one."""
+    new = config.get("rope_parameters") or {}
+    full = new.get("full_attention", new)
+    changed: dict[str, Any] = {"rope_parameters": None}
+    if (base := theta or config.get("rope_theta") or full.get("rope_theta")) is not None:
+        changed["rope_theta"] = base
+    if (local := (new.get("sliding_attention") or {}).get("rope_theta")) is not None:
+        changed["rope_local_base_freq"] = local
+    if (share := full.get("partial_rotary_factor")) is not None:
+        changed["partial_rotary_factor"] = share
+    kept = {key: value for key, value in full.items() if key != "rope_theta"}
+    if found := kept if scaling is None else dict(scaling):
+        changed["rope_scaling"] = found
+    return changed
+
+
 def mapping_of(key: str, value: Any) -> Mapping[str, Any]:
     """Returns the mapping under `key`. Raises CheckpointError for anything else."""
     if not isinstance(value, Mapping):

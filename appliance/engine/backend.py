@@ -86,7 +86,7 @@ def _grouped(plan: EnginePlan, config: SchedulerConfig, progress: Progress) -> B
 
 def planned_facts(plan: EnginePlan) -> ModelFacts:
     """Returns the facts of the planned checkpoint. Raises PlanMismatchError if it is another one by now."""
-    facts = read_facts(Path(plan.model.path), cache_dir(), plan.model.format)
+    facts = read_facts(Path(plan.model.path), cache_dir(), plan.model.format, plan.model.config)
     if facts.header_sha256 != plan.model.header_sha256:
         raise PlanMismatchError(
             f"the checkpoint at {plan.model.path} is not the one that was planned", hint="plan again: appliance plan"

@@ -4,7 +4,9 @@ from typing import Any
 
 import msgspec
 
+from appliance.checkpoint.config import text_config
 from appliance.checkpoint.facts import ModelFacts
+from appliance.checkpoint.rope import older_rotary
 from appliance.models.windows import DISABLE_WINDOWS
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
@@ -16,6 +18,13 @@ class ContextRequest(msgspec.Struct, frozen=True):
 
     limit: int
     may_shrink: bool
+
+
+def model_path(spec: DeploymentSpec) -> str:
+    """Returns the field that says what the checkpoint is: its source, unless the spec replaces some of its config."""
+    if spec.model.hf_overrides:
+        return "model.hf_overrides"
+    return "model.source" if spec.model.hf_config_path is None else "model.hf_config_path"
 
 
 def config_overrides(spec: DeploymentSpec, model: ModelFacts) -> dict[str, Any]:
@@ -32,19 +41,7 @@ def _windows(model: ModelFacts) -> list[int]:
 def _rotary_overrides(spec: DeploymentSpec, model: ModelFacts) -> dict[str, Any]:
     if not spec.model.rope_scaling and spec.model.rope_theta is None:
         return {}
-    new = model.config.get("rope_parameters") or {}
-    full = new.get("full_attention", new)
-    overrides: dict[str, Any] = {"rope_parameters": None}
-    theta = spec.model.rope_theta or model.config.get("rope_theta") or full.get("rope_theta")
-    if theta is not None:
-        overrides["rope_theta"] = theta
-    local = (new.get("sliding_attention") or {}).get("rope_theta")
-    if local is not None:
-        overrides["rope_local_base_freq"] = local
-    scaling = spec.model.rope_scaling or {key: value for key, value in full.items() if key != "rope_theta"}
-    if scaling:
-        overrides["rope_scaling"] = scaling
-    return overrides
+    return older_rotary(text_config(model.config), spec.model.rope_scaling or None, spec.model.rope_theta)
 
 
 def request_context(inputs: PlanInputs, ledger: Ledger) -> ContextRequest:

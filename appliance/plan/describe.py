@@ -6,6 +6,7 @@ from appliance.checkpoint.facts import ModelFacts
 from appliance.layers.draft_spec import KeptStates
 from appliance.models.describe import Described
 from appliance.models.errors import ModelError, Problem
+from appliance.plan.context import model_path
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import Ledger
 from appliance.plan.modelling import Modelled
@@ -34,20 +35,23 @@ def describe_model(
             model, max_model_len, None if pooling is None else pooling.choice, keeps
         )
     except CheckpointError as error:
-        ledger.refuse("model.source", RULE, error.problem, hint=error.hint or _OTHER_MODEL)
+        ledger.refuse(model_path(inputs.spec), RULE, error.problem, hint=error.hint or _OTHER_MODEL)
         return programs.outline(model)
     except ModelError as error:
         for problem in error.problems:
             _refuse(problem, model, ledger)
         return programs.outline(model)
+    place = model_path(inputs.spec)
+    hint = _OTHER_MODEL if place == "model.source" else f"remove {place}, which the weights contradict"
     for problem in problems:
-        ledger.refuse("model.source", "plan/weights", problem.message, hint=problem.hint or _OTHER_MODEL)
+        own = problem.hint if place == "model.source" else ""
+        ledger.refuse(place, "plan/weights", problem.message, hint=own or hint)
     return described
 
 
 def _refuse(problem: Problem, model: ModelFacts, ledger: Ledger) -> None:
     """Refuses at the spec's field if that replaced the config's value, else at the source of the model."""
-    path, hint = "model.source", _OTHER_MODEL
+    path, hint = model_path(ledger.loaded.spec), _OTHER_MODEL
     if model.format == "safetensors" and model.quantization is None:
         hint = f"{_OTHER_MODEL}, or try transformers' code: model_impl: transformers"
     if problem.concerns == "context":

@@ -32,6 +32,7 @@ class ResolvedFiles:
     None: the checkpoint's own."""
 
     tokenizer_path: str | None = None
+    config_path: str | None = None  # of another config than the checkpoint's
     chat_template: str | None = None
     generation_config: Mapping[str, Any] | None = None
     packed_dir: str | None = None

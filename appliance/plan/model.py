@@ -3,8 +3,9 @@
 from appliance.catalog.architectures import ARCHITECTURES
 from appliance.catalog.content_format import ContentFormat, detect_content_format
 from appliance.catalog.templates import QWEN3_RERANKER
+from appliance.checkpoint.config_choice import ConfigChoice
 from appliance.plan.checkpoint_values import default_sampling, say_ends
-from appliance.plan.context import ContextRequest, config_overrides
+from appliance.plan.context import ContextRequest, config_overrides, model_path
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import Ledger
 from appliance.plan.modelling import Modelled
@@ -35,10 +36,24 @@ def plan_model(inputs: PlanInputs, context: ContextRequest, modelled: Modelled, 
         max_logprobs=spec.max_logprobs,
         logprobs_mode=spec.logprobs_mode,
         logits_processor_pattern=inputs.spec.decoding.logits_processor_pattern,
+        config=_config(inputs, ledger),
         config_overrides=config_overrides(inputs.spec, model),
         show_load_progress=inputs.spec.loading.use_tqdm_on_load,
         modelling=modelled.plan,
     )
+
+
+def _config(inputs: PlanInputs, ledger: Ledger) -> ConfigChoice:
+    """Which config describes the checkpoint; it was read with it."""
+    wanted, place = inputs.spec.model.hf_overrides, inputs.files.config_path
+    if place is not None:
+        ledger.take("model.config.path", "model.hf_config_path", place)
+    for key, value in wanted.items():
+        path = f"model.hf_overrides.{key}"
+        ledger.take(f"model.config.overrides.{key}", path, value, "in place of what the checkpoint's config has")
+    for key in inputs.model.added_keys:
+        ledger.warnings.append(f"model.hf_overrides.{key}: the checkpoint's config has no such key, and it is added")
+    return ConfigChoice(path=place, overrides=wanted)
 
 
 def _check_architecture(inputs: PlanInputs, modelled: Modelled, ledger: Ledger) -> None:
@@ -52,7 +67,7 @@ def _check_architecture(inputs: PlanInputs, modelled: Modelled, ledger: Ledger) 
     if known is None:
         message = f"the checkpoint's architecture {name!r} is not in this version{others}"
         hint = modelled.obstacles[0].hint if modelled.obstacles else "choose another checkpoint"
-        ledger.refuse("model.source", "plan/architecture", message, allowed=built, hint=hint)
+        ledger.refuse(model_path(inputs.spec), "plan/architecture", message, allowed=built, hint=hint)
     elif known.family is None:
         ledger.cannot_run.append(f"the architecture {name} is not in this version (built: {built}){others}")
 

@@ -1,6 +1,6 @@
 """From a spec file to a plan: finds the machine, the profile and the checkpoint, then compiles. The I/O of planning."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,16 +8,18 @@ from typing import Any, NamedTuple
 import msgspec
 
 from appliance.base.environ import cache_dir
-from appliance.base.errors import ApplianceError, ExitCode
+from appliance.base.errors import ApplianceError, ExitCode, SpecError
 from appliance.base.texts import utf8_text, without_mark
 from appliance.catalog.architectures import ARCHITECTURES
 from appliance.catalog.templates import QWEN3_RERANKER, SHIPPED, shipped_template
 from appliance.checkpoint import mistral
 from appliance.checkpoint.adapter import AdapterFacts, read_adapter
+from appliance.checkpoint.config_choice import ConfigChoice
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.label_tokens import ORIGINAL_QWEN3
 from appliance.checkpoint.modelling import Modelling, find_modelling, own_class
+from appliance.checkpoint.other_config import with_config
 from appliance.checkpoint.sources.address import HubAddress, parse_address
 from appliance.checkpoint.sources.options import OFFLINE_HINT, FetchOptions, Progress
 from appliance.checkpoint.sources.resolve import resolve_source
@@ -29,7 +31,7 @@ from appliance.models.facts import read_facts
 from appliance.plan.accelerators import can_run, no_device
 from appliance.plan.compile import compile_plan
 from appliance.plan.inputs import DraftModelFiles, PlanInputs, ResolvedFiles
-from appliance.plan.ledger import AUTO
+from appliance.plan.ledger import AUTO, Ledger
 from appliance.plan.types import EnginePlan
 from appliance.spec import DeploymentSpec, LoadedSpec, load_spec, load_text
 from appliance.spec.sections.lora import AdapterSection
@@ -80,8 +82,11 @@ def prepare(
     else:
         loaded = load_text(spec_text, str(spec_path), overrides, folder=base)
     machine = find_machine(loaded.spec, hardware)
-    model = load_model_facts(model_facts) if model_facts else find_model(loaded, base, allow_fetch, progress)
     files = resolve_files(loaded, base, allow_fetch, progress)
+    if model_facts is None:
+        model = find_model(loaded, base, allow_fetch, progress, files.config_path)
+    else:
+        model = _blamed(loaded, lambda choice: with_config(load_model_facts(model_facts), choice), files.config_path)
     draft_model = find_draft_model(loaded, base, model, files.tokenizer_path, allow_fetch, progress)
     files = replace(files, draft_model=draft_model)
     may_score = loaded.spec.model.chat_template is None and loaded.spec.model.task in (AUTO, "score")
@@ -124,9 +129,16 @@ def load_model_facts(path: Path) -> ModelFacts:
 
 
 def find_model(
-    loaded: LoadedSpec, base: Path, allow_fetch: bool = True, progress: Progress | None = None
+    loaded: LoadedSpec,
+    base: Path,
+    allow_fetch: bool = True,
+    progress: Progress | None = None,
+    config_path: str | None = None,
 ) -> ModelFacts:
-    """The facts of the checkpoint, first from what is here, then fetched. Raises CheckpointError."""
+    """The facts of the checkpoint, first from what is here, then fetched. config_path: of another config than its own.
+
+    Raises CheckpointError, and SpecError where `model.hf_overrides` makes a config that cannot be read.
+    """
     spec = loaded.spec.model
 
     def obtain(offline: bool) -> Path:
@@ -134,7 +146,21 @@ def find_model(
         return resolve_source(spec.source, spec.mirrors, spec.sha256, options, progress)
 
     path = _offline_first(obtain, allow_fetch and not is_offline(loaded.spec))
-    return read_facts(path, cache_dir(), form_of(loaded.spec))
+    return _blamed(loaded, lambda choice: read_facts(path, cache_dir(), form_of(loaded.spec), choice), config_path)
+
+
+def _blamed(loaded: LoadedSpec, read: Callable[[ConfigChoice], ModelFacts], config_path: str | None) -> ModelFacts:
+    """Reads facts with the config that the spec states. What cannot be read for its overrides is refused there."""
+    overrides = loaded.spec.model.hf_overrides
+    try:
+        return read(ConfigChoice(path=config_path, overrides=overrides))
+    except CheckpointError as error:
+        if not overrides:
+            raise
+        read(ConfigChoice(path=config_path))  # raises where the overrides are not to blame
+        ledger, hint = Ledger(loaded), error.hint or "remove model.hf_overrides, or write what the model has"
+        ledger.refuse("model.hf_overrides", "plan/config", error.problem, hint=hint)
+        raise SpecError(ledger.refusals) from error
 
 
 def find_draft_model(
@@ -193,7 +219,7 @@ def _code_folder(loaded: LoadedSpec, base: Path, folder: Path, may_fetch: bool, 
 
     def obtain(offline: bool) -> Path:
         options = fetch_options(loaded.spec, base, spec.code_revision or spec.revision, offline)
-        path = resolve_source(spec.source, (), None, replace(options, code="only"), progress)
+        path = resolve_source(spec.source, (), None, replace(options, only="code"), progress)
         if offline and not any(path.glob("*.py")):
             raise CheckpointError(spec.source, "its Python code is not on this machine", OFFLINE_HINT)
         return path
@@ -248,6 +274,7 @@ def resolve_files(
     generation, packed, lora = spec.decoding.generation_config, spec.loading.packed_dir, spec.lora
     return ResolvedFiles(
         tokenizer_path=_tokenizer_path(loaded, base, allow_fetch, progress),
+        config_path=_config_path(loaded, base, allow_fetch, progress),
         chat_template=_chat_template(spec.model.chat_template, base),
         packed_dir=None if packed is None else _below(base, packed),
         generation_config=None if generation in (AUTO, "none") else _generation_config(base / generation),
@@ -297,6 +324,19 @@ def _tokenizer_path(loaded: LoadedSpec, base: Path, allow_fetch: bool, progress:
         return resolve_source(tokenizer, (), None, options, progress)
 
     return str(_offline_first(obtain, allow_fetch and not is_offline(spec)))
+
+
+def _config_path(loaded: LoadedSpec, base: Path, allow_fetch: bool, progress: Progress | None) -> str | None:
+    """The folder of the config that the spec names, or its file. Only the config of a repository is fetched."""
+    wanted = loaded.spec.model.hf_config_path
+    if wanted is None or (base / wanted).exists():
+        return None if wanted is None else str(base / wanted)
+
+    def obtain(offline: bool) -> Path:
+        options = replace(fetch_options(loaded.spec, base, None, offline), only="config")
+        return resolve_source(wanted, (), None, options, progress)
+
+    return str(_offline_first(obtain, allow_fetch and not is_offline(loaded.spec)))
 
 
 def _chat_template(wanted: str | None, base: Path) -> str | None:

@@ -10,6 +10,7 @@ import msgspec
 
 from appliance.catalog.degradations import DegradationKind
 from appliance.catalog.pooling import PoolingChoice, PoolingKind, PoolingTask
+from appliance.checkpoint.config_choice import OWN, ConfigChoice
 from appliance.checkpoint.modelling import CodeFile
 from appliance.plan.parallel_types import ParallelPlan
 from appliance.plan.serving_types import RestartPlan, ServingPlan
@@ -115,6 +116,7 @@ class ModelPlan(msgspec.Struct, frozen=True, kw_only=True):
     max_logprobs: int
     logprobs_mode: Literal["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"]
     logits_processor_pattern: str | None = None  # of names that requests may bring
+    config: ConfigChoice = OWN  # the config that the checkpoint is read with
     config_overrides: dict[str, Any] = {}  # merged over the checkpoint's config before the decoder is built
     show_load_progress: bool = True
     experts: ExpertsPlan | None = None

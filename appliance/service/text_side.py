@@ -38,5 +38,5 @@ def load_text_side(plan: EnginePlan, cache: Path | None) -> TextSide:
         raise ApplianceError(
             "a server without a tokenizer is not in this version", hint="set model.skip_tokenizer: false"
         )
-    facts = read_model_facts(Path(plan.model.path), cache, plan.model.format)
+    facts = read_model_facts(Path(plan.model.path), cache, plan.model.format, plan.model.config)
     return TextSide(load_tokenizer(Path(plan.model.tokenizer_path), cache), facts.tokenizer.eos_token_ids)

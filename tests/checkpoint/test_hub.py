@@ -105,12 +105,12 @@ def test_code_is_fetched_only_where_it_is_asked_for_at_its_own_revision(tmp_path
     folder = resolve_source("hf://o/m@main", options=options(tmp_path))
     assert not (folder / "modeling_x.py").exists()
     server.requests.clear()
-    found = resolve_source("hf://o/m@main", options=options(tmp_path, revision="v1", code="only"))
+    found = resolve_source("hf://o/m@main", options=options(tmp_path, revision="v1", only="code"))
     assert (found / "modeling_x.py").read_bytes() == b"code"
     assert any("api/models/o/m/revision/v1" in each for each in server.requests)
     fetched = {each.rpartition("/")[2] for each in server.requests if each.startswith("GET") and "/resolve/" in each}
     assert fetched <= {"modeling_x.py", "config.json"}
-    offline = options(tmp_path, revision="v1", code="only", offline=True)
+    offline = options(tmp_path, revision="v1", only="code", offline=True)
     assert resolve_source("hf://o/m@main", options=offline) == found
 
 

@@ -40,7 +40,7 @@ from appliance.checkpoint.sources.options import (
 _MODULE: Final = re.compile(r"\d+_\w+/[\w.-]+")  # a file of a module of sentence-transformers, such as 1_Pooling
 FOLDER_FILES: Final = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.model.v*", "merges.txt", "vocab.txt")
 TORCH_FILES: Final = ("pytorch_model*.bin", "medusa_lm_head.pt")
-CODE_FILES: Final = ("*.py", "config.json")
+PARTS: Final = {"code": ("*.py", "config.json"), "config": ("config.json", "params.json")}
 # Its telemetry sends requests to the hub, even offline, that no user wants.
 constants.HF_HUB_DISABLE_TELEMETRY = True
 # The errors of the HTTP client library that this huggingface-hub uses are the bases of the hub's own errors.
@@ -50,7 +50,7 @@ _NETWORK_ERRORS: Final[tuple[type[Exception], ...]] = (*HfHubHTTPError.__bases__
 def fetch(address: HubAddress, job: Fetch) -> Path:
     """Fetches the file, or the snapshot folder. Raises UnreachableError or CheckpointError."""
     revision = address.revision or job.options.revision
-    if job.options.code == "only":  # of code it may be another one than the checkpoint's
+    if job.options.only == "code":  # of code it may be another one than the checkpoint's
         revision = job.options.revision or address.revision
     listing = None if job.options.offline else _listing(address, revision, job)
     if listing is None:
@@ -103,8 +103,8 @@ def _listing(address: HubAddress, revision: str | None, job: Fetch) -> tuple[lis
 def _wanted(address: HubAddress, files: Sequence[str], options: FetchOptions) -> str | list[str]:
     """Returns the one file, or the files of the folder. Raises CheckpointError if several files would fit."""
     where = f"hf://{address.repo}"
-    if options.code == "only":
-        return _like(files, CODE_FILES)
+    if options.only != "all":
+        return _part(where, files, options.only)
     if address.file is not None:
         if address.file not in files:
             near = [name for name in files if name.endswith(PurePosixPath(address.file).suffix)]
@@ -124,6 +124,14 @@ def _wanted(address: HubAddress, files: Sequence[str], options: FetchOptions) ->
             return _like(kept, (*FOLDER_FILES, *TORCH_FILES))
         return _only_gguf(where, kept)
     return _like(_of_one_form(kept, options.form), FOLDER_FILES)
+
+
+def _part(where: str, files: Sequence[str], part: str) -> list[str]:
+    """Returns the files of a part of a repository. Raises CheckpointError if it has no such part."""
+    found = _like(files, PARTS[part])
+    if not found:
+        raise CheckpointError(where, f"has no {part}: {', '.join(PARTS[part])}")
+    return found
 
 
 def _of_one_form(files: Sequence[str], form: str) -> list[str]:
@@ -229,7 +237,7 @@ def _from_cache(address: HubAddress, revision: str | None, job: Fetch) -> Path:
         problem = f"{state}, and the local cache does not hold it"
         hint = OFFLINE_HINT if job.options.offline else COPY_HINT
         raise UnreachableError(f"hf://{address.repo}", problem, hint) from error
-    if job.options.code == "only":
+    if job.options.only != "all":
         return folder
     files = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
     wanted = _wanted(address, files, job.options)

@@ -26,7 +26,7 @@ class FetchOptions:
     base_dir: Path = field(default_factory=Path.cwd)  # base of relative paths
     revision: str | None = None
     token: str | None = field(default=None, repr=False)
-    code: Literal["none", "only"] = "none"  # only: the checkpoint's Python code, and no weights
+    only: Literal["all", "code", "config"] = "all"  # of a repository: its Python code, or its config, and no weights
     form: str = "auto"  # loading.load_format: of dummy no weights are fetched, of mistral its own files
     ignore_patterns: Sequence[str] = ("original/**/*",)
     offline: bool = False

@@ -120,10 +120,10 @@ def _plan(gathered: _Gathered, loaded: LoadedSpec, shared: ShareableSpec, base: 
     machine = find_machine(loaded.spec, None)
     gathered.values["profile"] = machine.profile.name
     masker = Masker(shared.secrets)
-    found = find_model(loaded, base, allow_fetch=False)
+    resolved = resolve_files(loaded, base, allow_fetch=False)
+    found = find_model(loaded, base, allow_fetch=False, config_path=resolved.config_path)
     model = _without_secrets(masker, found)
     gathered.members[contents.MODEL] = _json(model)
-    resolved = resolve_files(loaded, base, allow_fetch=False)
     draft_model = find_draft_model(loaded, base, found, resolved.tokenizer_path, allow_fetch=False)
     code = find_code(loaded, base, found, allow_fetch=False)
     resolved = replace(resolved, modelling=code, draft_model=draft_model)
@@ -144,6 +144,7 @@ def _record(files: ResolvedFiles, loaded: LoadedSpec) -> FilesRecord:
     generation = files.generation_config
     return FilesRecord(
         tokenizer_path=None if "model.tokenizer" in loaded.secrets else files.tokenizer_path,
+        config_path=None if "model.hf_config_path" in loaded.secrets else files.config_path,
         chat_template=None if "model.chat_template" in loaded.secrets else files.chat_template,
         generation_config=None if generation is None else dict(generation),
         packed_dir=None if "loading.packed_dir" in loaded.secrets else files.packed_dir,

@@ -26,6 +26,7 @@ class FilesRecord(msgspec.Struct, frozen=True, kw_only=True):
     """ResolvedFiles as data."""
 
     tokenizer_path: str | None = None
+    config_path: str | None = None
     chat_template: str | None = None
     generation_config: dict[str, Any] | None = None
     packed_dir: str | None = None

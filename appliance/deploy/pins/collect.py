@@ -36,6 +36,9 @@ def _files(plan: EnginePlan) -> Iterator[tuple[str, Path]]:
     yield from _named("model", Path(plan.model.path))
     if plan.model.tokenizer_path != plan.model.path:
         yield from _named("tokenizer", Path(plan.model.tokenizer_path))
+    if plan.model.config.path is not None:
+        name = "params.json" if plan.model.format == "mistral" else "config.json"
+        yield from _named("config", plan.model.config.file(Path(plan.model.path), name))
 
 
 def _named(label: str, root: Path) -> Iterator[tuple[str, Path]]:
@@ -57,7 +60,7 @@ def _planned(plan: EnginePlan) -> dict[str, str]:
     """Digests of planned values that change answers and come from several places."""
     values: dict[str, Any] = {
         "default_sampling": plan.model.default_sampling,
-        "config_overrides": plan.model.config_overrides,
+        "config_overrides": {**plan.model.config_overrides, **_stated(plan.model.config.overrides)},
         "precision": msgspec.to_builtins(plan.precision),
         "structured_output": msgspec.to_builtins(plan.serving.structured),
         "parsers": msgspec.to_builtins(plan.serving.parsers),
@@ -70,6 +73,10 @@ def _planned(plan: EnginePlan) -> dict[str, str]:
     for adapter in plan.adapters.served if plan.adapters is not None else ():
         digests[f"adapters/{adapter.name}"] = sha256_json([adapter.sha256, adapter.scale])
     return digests
+
+
+def _stated(overrides: dict[str, Any]) -> dict[str, Any]:
+    return {"hf_overrides": overrides} if overrides else {}
 
 
 def _library(plan: EnginePlan) -> dict[str, str]:

@@ -191,11 +191,17 @@ class ModelSection(Section):
         apply="live",
     )
     response_role: Text = field("assistant", "Role of generated messages.", apply="live")
-    hf_config_path: Text | None = field(None, "Where config.json is, when not with the checkpoint.", built=False)
-    config_format: Literal["auto", "hf", "mistral"] = field(
-        "auto", "Format of the model's configuration.", auto="hf, else mistral", built_values=("auto", "hf", "mistral")
+    hf_config_path: Text | None = field(
+        None, "Where config.json is, when not with the checkpoint: a folder, the file, or hf://owner/name[@revision]."
     )
-    hf_overrides: dict[str, Any] = field({}, "Merged over the checkpoint's config.json.", built=False)
+    config_format: Literal["auto", "hf", "mistral"] = field(
+        "auto", "Format of the model's configuration: config.json, or Mistral's params.json.", auto="hf, else mistral"
+    )
+    hf_overrides: dict[str, Any] = field(
+        {},
+        "Values in place of those of the checkpoint's config: {architectures: [...], rope_scaling: {...}}. text_config "
+        "and other parts are merged key by key; any other value is replaced as a whole.",
+    )
     override_pooler_config: dict[str, Any] | None = field(
         None,
         "Pooling in place of the checkpoint's: {pooling_type: CLS, LAST, MEAN or ALL; normalize or use_activation: "
