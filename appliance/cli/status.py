@@ -21,7 +21,7 @@ from appliance.deploy.replicas import replica_status, replicas_text
 from appliance.deploy.sleep import sleep_status, sleep_text
 from appliance.deploy.speculation import speculation_status
 from appliance.deploy.state import DeploymentState, deployment_names
-from appliance.plan.boot import read_boot_report
+from appliance.plan.boot import BootReport, read_boot_report
 
 _LIVE = (Readiness.READY, Readiness.NOT_READY, Readiness.FAILED)
 
@@ -72,17 +72,19 @@ def _status(state: DeploymentState) -> dict[str, Any]:
         body["sleep"] = sleep_status(current.url)
         body["swap"] = swap_status(current.url)
         body["adapters"] = [adapter_status(each) for each in seen.adapters or ()]
-        body["weights"] = _weights(state.generation(current.home_generation).folder)
+        report = _boot_report(state.generation(current.home_generation).folder)
+        weights = None if report is None else report.weights
+        body["weights"] = None if weights is None else msgspec.to_builtins(weights)
+        body["locked_bytes"] = None if report is None else report.locked_bytes
     return body
 
 
-def _weights(folder: Path) -> dict[str, Any] | None:
-    """Returns the origin of the running engine's weights; None while it starts."""
+def _boot_report(folder: Path) -> BootReport | None:
+    """Returns what the running engine measured at its start; None while it starts."""
     try:
-        report = read_boot_report(folder)
+        return read_boot_report(folder)
     except ApplianceError:
         return None
-    return None if report.weights is None else msgspec.to_builtins(report.weights)
 
 
 def _origin(weights: dict[str, Any] | None) -> str | None:
@@ -122,6 +124,7 @@ def _text(status: dict[str, Any]) -> str:
         "memory": f"{status['memory_bytes'] / 2**20:.0f} MiB" if "memory_bytes" in status else None,
         "replicas": replicas_text(status.get("replicas")),
         "weights": _origin(status.get("weights")),
+        "locked": None if (locked := status.get("locked_bytes")) is None else f"{format_size(locked)} of its memory",
         "adapters": "; ".join(map(adapter_text, status.get("adapters", ()))) or None,
         "drafts": _drafts(status.get("speculation")),
         "graphs": _graphs(status.get("graphs")),

@@ -141,7 +141,7 @@ def execution_of(plan: EnginePlan, config: SchedulerConfig, rank: int = 0) -> Ex
     switches = (kernels.share_prefixes, kernels.screen_logits)
     memory = sum(item.size_bytes for item in plan.memory[0].items if item.name != "context")
     cpus, nodes = (each[rank] if each else () for each in (kernels.cpus, kernels.nodes))
-    placement = Placement(kernels.num_threads, plan.device, *switches, cpus, nodes, memory)
+    placement = Placement(kernels.num_threads, plan.device, *switches, cpus, nodes, kernels.lock_memory, memory)
     return Execution(limits, numerics, placement, Graphs(plan.graphs.decode_sizes, plan.graphs.token_sizes))
 
 

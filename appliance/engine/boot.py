@@ -27,6 +27,7 @@ from appliance.engine.runner import Runner
 from appliance.engine.sleep import Sleep
 from appliance.engine.validation import SamplingLimits
 from appliance.engine.wire import raw
+from appliance.kernels.cpu.locking import locked_bytes
 from appliance.kernels.interface import Sleeps
 from appliance.kernels.kernel_cache import KERNELS_FOLDER, keep_kernels
 from appliance.plan.boot import BootReport, KernelsOrigin, WeightsOrigin
@@ -76,6 +77,7 @@ def boot(plan: EnginePlan, announce: Announce, *, interpreter_s: float | None = 
         num_blocks=config.num_blocks,
         weights=None if backend.weights is None else WeightsOrigin(**asdict(backend.weights)),
         kernels=kernels,
+        locked_bytes=locked_bytes() if plan.kernels.lock_memory else None,
     )
     limits = SamplingLimits(plan.serving.limits.max_n, plan.model.max_logprobs, plan.model.logits_processor_pattern)
     load, trials = backend_loader(DEFAULT_BACKEND, backend.vocab_size), Sandbox(DEFAULT_BACKEND, backend.vocab_size)

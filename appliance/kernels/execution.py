@@ -43,6 +43,7 @@ class Placement:
     screen_logits: bool = False  # keep a copy of the head in fewer bits, for steps that need only the largest logits
     cpus: tuple[int, ...] = ()  # to which the threads are bound; none: they are not
     nodes: tuple[int, ...] = ()  # NUMA nodes of which memory is taken first; none: of that where a thread runs
+    lock_memory: bool = False  # weights and caches are never paged out
     memory_bytes: int = 0  # of a GPU, which the plan takes beside the driver's context
 
 

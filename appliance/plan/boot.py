@@ -45,6 +45,7 @@ class BootReport(msgspec.Struct, frozen=True, kw_only=True):
     num_blocks: int
     weights: WeightsOrigin | None = None
     kernels: KernelsOrigin | None = None  # of a GPU set
+    locked_bytes: int | None = None  # of this process, as the system counts it; None: nothing was to be locked
 
 
 class Comparison(msgspec.Struct, frozen=True):

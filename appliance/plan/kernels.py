@@ -11,6 +11,7 @@ from appliance.plan.accelerators import no_device, obstacle
 from appliance.plan.binding import BoundRanks, plan_binding
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
+from appliance.plan.lock import plan_lock
 from appliance.plan.modelling import Modelled
 from appliance.plan.parallel import threads_of_rank
 from appliance.plan.program import PlannedProgram
@@ -154,6 +155,7 @@ def plan_kernels(
         cpus=bound.cpus,
         nodes=bound.nodes,
         batch_invariant=selection.batch_invariant,
+        lock_memory=plan_lock(inputs, chosen, ledger),
         share_prefixes=_share_prefixes(inputs, chosen, program, ledger),
     )
 

@@ -176,6 +176,7 @@ class KernelPlan(msgspec.Struct, frozen=True, kw_only=True):
     batch_invariant: bool = False  # rows round alike in every batch
     share_prefixes: bool = False  # decodes read a prefix that they share once for all (cascade attention)
     screen_logits: bool = False  # with a copy of the output head in fewer bits
+    lock_memory: bool = False  # weights and caches are never paged out
     cpus: tuple[tuple[int, ...], ...] = ()  # by rank, those to which its threads are bound; none: they are not
     nodes: tuple[tuple[int, ...], ...] = ()  # by rank, the NUMA nodes from which it takes memory first
 

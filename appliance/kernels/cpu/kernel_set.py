@@ -13,6 +13,7 @@ from appliance.kernels.cpu.adapter_memory import AdapterMemory
 from appliance.kernels.cpu.addresses import Addresses
 from appliance.kernels.cpu.kv_memory import KvMemory
 from appliance.kernels.cpu.library import Library, load_level
+from appliance.kernels.cpu.locking import lock_memory
 from appliance.kernels.cpu.memory import MappedMemory
 from appliance.kernels.cpu.operator_structs import Operator
 from appliance.kernels.cpu.pinning import bind_workers, place_caller
@@ -131,6 +132,10 @@ class CpuExecutable:
         self._keeps_sampled = program.kept is not None and program.kept.extent is Extent.SAMPLED
         self._num_kept = 0
         self._step = NativeStep()
+        if placement.lock_memory:
+            memories = (self._kv_cache.memory, self._states.memory)
+            caches = [(each.address, each.size_bytes) for each in memories]
+            lock_memory([*self._weights.ranges(), *caches], resources)
 
     def _rows_of(self, slot: Slot | None, limits: ExecutionLimits) -> np.ndarray | None:
         """Returns the memory of a slot, as f32 [most rows, width]."""

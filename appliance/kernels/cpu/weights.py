@@ -206,6 +206,10 @@ class BoundWeights:
             found.append(PackedBytes(name, int(vector.ctypes.data), vector.nbytes, shape=vector.shape))
         return found
 
+    def ranges(self) -> list[tuple[int, int]]:
+        """Returns the address and the bytes of each of the program's own weights."""
+        return [(each.address, each.size) for each in self._packed()]
+
     def _handle(self, name: str) -> ctypes.c_void_p:
         return self._matrices[name] if name in self._matrices else self._lent[name]
 

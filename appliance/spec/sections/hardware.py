@@ -54,7 +54,11 @@ class MemorySection(Section):
         built=False,
         vllm="cpu_offload_gb",
     )
-    lock: bool = field(False, "Lock weights in memory, so that they are never paged out.", built=False)
+    lock: bool = field(
+        False,
+        "Lock weights and caches in memory, so that they are never paged out; each rank locks its own. The limit of "
+        "locked memory (ulimit -l) has to allow it. Only on CPU sets.",
+    )
 
 
 class KernelsSection(Section):
