@@ -3,8 +3,8 @@ itself, and nothing is left behind.
 
     python -m tests.e2e.faulted_ranks --rounds 50
 
-prints a line a round and ends with 1 when something did not hold. It serves a random model of its own with two ranks;
-`--seed` makes the same moments again.
+prints a line a round and ends with 1 when something did not hold. It serves a random model of its own with two ranks,
+or in another `--shape`; `--seed` makes the same moments again.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 import httpx
 
@@ -32,14 +33,21 @@ DEADLINE_S = 1.0  # of ranks for each other
 SLACK_S = 9.0  # until the last client has read its error, on a machine that does other things as well
 BACK_S = 60.0  # until a new group serves
 FAULTS = ("stop", "kill", "hang", "parent")
+SHAPES = {
+    "tensor": ("parallelism.tensor=2",),
+    "pipeline": ("parallelism.pipeline=2",),
+    "torch": ("parallelism.tensor=2", "hardware.kernels.kernel_set=torch"),
+    "torch-pipeline": ("parallelism.pipeline=2", "hardware.kernels.kernel_set=torch"),
+}
 OVERRIDES = (
-    "parallelism.tensor=2",
     f"parallelism.distributed_timeout={DEADLINE_S:g}s",
     "hardware.num_threads=1",
     "restart.backoff=10ms",
     "restart.window=1s",
     "restart.max_restarts=1000",
 )
+RANK = b"appliance.engine.ranks"
+MARK = f"FAULTED_RANKS_OF={os.getpid()}".encode()  # in the environment of all that this run starts
 # With it, a thread that gets SIGUSR1 waits where it is, in the middle of an operator, while its process lives.
 HANGS = """
 import ctypes
@@ -59,35 +67,34 @@ class Round:
 
 
 @contextmanager
-def faulted(folder: Path) -> Iterator[Server]:
-    """A server of two ranks that can be made to hang."""
+def faulted(folder: Path, shape: str) -> Iterator[Server]:
+    """A server of several ranks that can be made to hang."""
     for name in ("model", "state", "hangs"):
         (folder / name).mkdir()
     make_random_model(folder / "model")
     (folder / "hangs" / "sitecustomize.py").write_text(HANGS)
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(folder / "hangs"), *filter(None, [before])])
-    try:
-        with serving(folder / "state", folder / "model", *OVERRIDES) as server:
-            yield server
-    finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
+    paths = [str(folder / "hangs"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    name, _, mark = MARK.decode().partition("=")
+    with (
+        mock.patch.dict(os.environ, {"PYTHONPATH": os.pathsep.join(paths), name: mark}),
+        serving(folder / "state", folder / "model", *SHAPES[shape], *OVERRIDES) as server,
+    ):
+        yield server
 
 
 def run_round(server: Server, fault: str, rng: random.Random) -> Round:
     """One fault under streams. Raises AssertionError if something does not hold."""
-    old = processes(server)
+    old, group = processes(server), ranks(server)
+    assert all_ranks() == sorted(group), "nothing is left of what was before"
     ended, ended_s, at = asyncio.run(under_streams(server, fault, rng))
     assert not ended["cut"], f"a stream ended without a word: {dict(ended)}"
     assert ended["error"] > 0, f"no open request had an error: {dict(ended)}"
     assert ended_s < DEADLINE_S + SLACK_S, f"{fault}: the last open request ended after {ended_s:.1f} s"
-    wait_until(lambda: is_ready(server) and len(ranks(server)) == 1, f"{fault}: no group serves again", BACK_S)
+    wait_until(lambda: is_ready(server) and len(ranks(server)) == len(group), f"{fault}: no group serves again", BACK_S)
     back_s = time.monotonic() - at
     assert text(server), "the new group answers"
     wait_until(lambda: len(processes(server)) == len(old), f"{fault}: processes are left: {described(server)}", 20.0)
+    wait_until(lambda: all_ranks() == sorted(ranks(server)), f"{fault}: ranks outlive an engine: {all_ranks()}", 20.0)
     return Round(fault, ended, ended_s, back_s)
 
 
@@ -100,7 +107,7 @@ async def under_streams(server: Server, fault: str, rng: random.Random) -> tuple
         await started.wait()
         await asyncio.sleep(rng.uniform(0.0, 0.3))
         at = time.monotonic()
-        strike(server, fault)
+        strike(server, fault, rng)
         ended = Counter(await asyncio.gather(*streams))
     return ended, time.monotonic() - at, at
 
@@ -120,8 +127,8 @@ async def stream(http: httpx.AsyncClient, number: int, started: asyncio.Event) -
     return "cut"
 
 
-def strike(server: Server, fault: str) -> None:
-    (rank,) = ranks(server)
+def strike(server: Server, fault: str, rng: random.Random) -> None:
+    rank = rng.choice(sorted(ranks(server)))
     match fault:
         case "stop":
             os.kill(rank, signal.SIGSTOP)
@@ -140,8 +147,14 @@ def processes(server: Server) -> set[int]:
     return {top.pid, *(each.pid for each in descendants(top))}
 
 
+def all_ranks() -> list[int]:
+    """The ranks of this run, whosever they are: one that is stopped when its engine ends has another parent then."""
+    found = [int(each.name) for each in Path("/proc").glob("[0-9]*") if RANK in command(int(each.name))]
+    return sorted(each for each in found if environment(each) & {MARK})
+
+
 def ranks(server: Server) -> list[int]:
-    return [each for each in processes(server) if b"appliance.engine.ranks" in command(each)]
+    return [each for each in processes(server) if RANK in command(each)]
 
 
 def described(server: Server) -> list[bytes]:
@@ -153,6 +166,13 @@ def command(process: int) -> bytes:
         return Path(f"/proc/{process}/cmdline").read_bytes()
     except OSError:
         return b""
+
+
+def environment(process: int) -> set[bytes]:
+    try:
+        return set(Path(f"/proc/{process}/environ").read_bytes().split(b"\0"))
+    except OSError:
+        return set()
 
 
 def is_ready(server: Server) -> bool:
@@ -174,10 +194,12 @@ def left_open(server: Server) -> int:
     return len(os.listdir(f"/proc/{server.process.pid}/fd"))
 
 
-def run(rounds: int, seed: int, folder: Path, faults: Sequence[str] = FAULTS, *, say: bool = False) -> list[Round]:
+def run(
+    rounds: int, seed: int, folder: Path, faults: Sequence[str] = FAULTS, *, shape: str = "tensor", say: bool = False
+) -> list[Round]:
     """Runs rounds of these faults in turn. Raises AssertionError if something does not hold."""
     rng, found = random.Random(seed), list[Round]()
-    with faulted(folder) as server:
+    with faulted(folder, shape) as server:
         expected, before = text(server), left_open(server)
         for number in range(rounds):
             found.append(run_round(server, faults[number % len(faults)], rng))
@@ -189,6 +211,7 @@ def run(rounds: int, seed: int, folder: Path, faults: Sequence[str] = FAULTS, *,
         os.kill(server.process.pid, signal.SIGKILL)
         server.process.wait()
         wait_until(lambda: not any(command(each) for each in last), "processes outlive the server", 20.0)
+        wait_until(lambda: not all_ranks(), "ranks outlive the server", 20.0)
     return found
 
 
@@ -196,10 +219,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--shape", choices=SHAPES, default="tensor")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         try:
-            found = run(arguments.rounds, arguments.seed, Path(folder), say=True)
+            found = run(arguments.rounds, arguments.seed, Path(folder), shape=arguments.shape, say=True)
         except AssertionError as error:
             print(f"failed: {error}")
             return 1

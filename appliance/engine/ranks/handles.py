@@ -7,6 +7,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from socket import SO_SNDTIMEO, SOL_SOCKET
@@ -45,7 +46,9 @@ class StartedRank:
         ours, theirs = socket.socketpair()
         limit_sends(ours, timeout_s)
         alive, held = os.pipe()  # the rank ends when the last one who could write to it is gone
-        command = [sys.executable, "-m", "appliance.engine.ranks", str(theirs.fileno()), str(alive)]
+        # A stopped rank cannot notice that the leader is gone; the system ends it, with the thread that started it.
+        leader = os.getpid() if threading.current_thread() is threading.main_thread() else 0
+        command = [sys.executable, "-m", "appliance.engine.ranks", str(theirs.fileno()), str(alive), str(leader)]
         self._process = subprocess.Popen(command, pass_fds=(theirs.fileno(), alive, *passed))
         theirs.close()
         os.close(alive)

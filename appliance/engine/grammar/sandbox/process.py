@@ -5,7 +5,6 @@ nothing. It has one thread and reads no client data itself. It ends when the eng
 children end with it.
 """
 
-import ctypes
 import gc
 import os
 import resource
@@ -18,13 +17,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from appliance.base.prctl import end_with_parent, set_process_name
 from appliance.engine.grammar.backends import backend_loader
 from appliance.engine.grammar.interface import GrammarBackend, GrammarError
 from appliance.engine.grammar.sandbox.schemas import check_schemas
 from appliance.engine.grammar.sandbox.wire import Start, TrialLimits, Verdict, receive, send
 from appliance.engine.messages import Constraint
 
-_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15  # prctl(2)
 _NAME = b"grammar-sandbox"
 _SLOWER = 10  # the niceness of a trial that takes long
 
@@ -40,7 +39,7 @@ class _Trial:
 def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent decides when we end
     control = socket.socket(fileno=int(arguments[0]))
-    _prctl(_PR_SET_NAME, _NAME)
+    set_process_name(_NAME)
     start = receive(control, Start)
     if start is not None:
         _Sandbox(control, start).run()
@@ -129,9 +128,7 @@ def _child(answer: socket.socket, backend: GrammarBackend, limits: TrialLimits) 
     """Runs one trial in the forked child, and exits."""
     code = 1
     try:
-        parent = os.getppid()
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() == parent:  # else the parent died before the signal was set
+        if end_with_parent(os.getppid()):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # a panic of the library would print client data there
             constraint = receive(answer, Constraint)
             if constraint is not None:
@@ -174,12 +171,6 @@ def _anonymous_bytes() -> int:
     """Returns the resident bytes of this process that are neither code nor files."""
     _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
     return (resident - shared) * resource.getpagesize()
-
-
-def _prctl(option: int, argument: object) -> None:
-    """Calls prctl(2). Raises OSError."""
-    if ctypes.CDLL(None, use_errno=True).prctl(option, argument, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl")
 
 
 if __name__ == "__main__":
