@@ -61,7 +61,7 @@ def place_arguments(draft: Draft, found: Arguments) -> None:
     model = _model(draft, found)
     draft.put("model.source", hub_source(model) if _QUANTIZED.match(model) else with_variables(model), model)
     for option in found.options:
-        _place(draft, option)
+        place(draft, option)
 
 
 def _model(draft: Draft, found: Arguments) -> str:
@@ -83,11 +83,17 @@ def _model(draft: Draft, found: Arguments) -> str:
 
 
 def _is_known(name: str) -> bool:
-    name = RENAMED.get(name.partition(".")[0], name.partition(".")[0])
-    return name in _SPECIAL or name in WITHOUT or name in fields() or name.removeprefix("no_") in fields()
+    name = name.partition(".")[0]
+    return name in known_names() or name.removeprefix("no_") in fields()
 
 
-def _place(draft: Draft, option: Option) -> None:
+def known_names() -> frozenset[str]:
+    """Returns the names of vLLM's arguments that are placed, or left with a reason."""
+    return frozenset(_SPECIAL) | frozenset(WITHOUT) | frozenset(RENAMED) | frozenset(fields())
+
+
+def place(draft: Draft, option: Option) -> None:
+    """Places one argument, or leaves it with the reason."""
     name, _, member = option.name.partition(".")
     name = RENAMED.get(name, name)
     special = _SPECIAL.get(name)

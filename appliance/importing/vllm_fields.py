@@ -117,6 +117,19 @@ def field_value(name: str, found: Field, words: tuple[str, ...]) -> Any:
     return _with_unit(name, found, _scalar(words[0]))
 
 
+def python_value(name: str, found: Field, value: Any) -> Any:
+    """What a Python value of an argument is in the spec, unchecked like `field_value`."""
+    if _is_switch(found):
+        return not value if isinstance(value, bool) and _is_inverted(name, found) else value
+    if isinstance(value, list | tuple | set | frozenset):
+        return list(value)
+    if value is not None and not isinstance(value, str | bool | int | float):
+        value = str(value).removeprefix("torch.")  # a path, or a type of torch
+    if found.is_list:
+        return [value]
+    return _with_unit(name, found, value)
+
+
 def _is_switch(found: Field) -> bool:
     return found.allowed.startswith("true or false")
 

@@ -8,10 +8,10 @@ from typing import Protocol
 
 from appliance.plan.serving_types import AdapterRulesPlan
 from appliance.plan.types import EnginePlan
+from appliance.requests.adapters import ChangeAdapters
 from appliance.requests.errors import ApiError
 from appliance.requests.prompts import PromptMaker
 from appliance.requests.sampling import SamplingRules
-from appliance.server.adapters.loading import ChangeAdapters
 from appliance.server.adapters.resolver import AdapterResolver
 from appliance.server.http.callers import CALLER, Account
 from appliance.server.http.keys import KeyRing

@@ -10,8 +10,8 @@ from appliance.base.errors import ApplianceError
 from appliance.plan.hashes import with_hashes
 from appliance.plan.serving_types import AdapterRulesPlan, KeyPlan
 from appliance.plan.types import AdaptersPlan, EnginePlan
+from appliance.requests.adapters import is_allowed
 from appliance.requests.errors import ApiError
-from appliance.server.adapters.loading import is_allowed
 from appliance.server.adapters.resolver import MOST_WAITING, AdapterResolver
 from appliance.server.adapters.routes import check_caller
 from appliance.server.http.callers import CALLER, Caller

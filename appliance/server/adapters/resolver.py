@@ -13,8 +13,8 @@ import msgspec
 from appliance.base.errors import ApplianceError
 from appliance.plan.serving_types import AdapterRulesPlan
 from appliance.plan.types import EnginePlan
+from appliance.requests.adapters import ChangeAdapters, read_folder, refused
 from appliance.requests.errors import ApiError
-from appliance.server.adapters.loading import ChangeAdapters, read_folder, refused
 from appliance.service.adapter_sets import AdapterChange, AdapterSetError
 
 MOST_WAITING: Final = 32  # requests for names that are looked for

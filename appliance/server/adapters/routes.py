@@ -7,9 +7,9 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from appliance.requests.adapters import is_allowed, read_folder, refused
 from appliance.requests.errors import ApiError, invalid
 from appliance.server.adapters.choice import check_scale
-from appliance.server.adapters.loading import is_allowed, read_folder, refused
 from appliance.server.http.bodies import json_decoder, read_fields
 from appliance.server.http.callers import CALLER
 from appliance.server.state import ServerState

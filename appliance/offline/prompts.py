@@ -1,0 +1,91 @@
+"""The forms in which callers write prompts."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, NotRequired, TypedDict, cast
+
+from appliance.offline.errors import InvalidRequestError
+
+
+class TextPrompt(TypedDict):
+    prompt: str
+    cache_salt: NotRequired[str]
+
+
+class TokensPrompt(TypedDict):
+    prompt_token_ids: list[int]
+    prompt: NotRequired[str]
+    cache_salt: NotRequired[str]
+
+
+Prompt = str | list[int] | TextPrompt | TokensPrompt
+
+
+class Given(NamedTuple):
+    """One prompt: its text, or its tokens with the text that they stand for where it is known."""
+
+    text: str | None
+    token_ids: list[int] | None = None
+    cache_salt: str | None = None
+
+
+_KNOWN = frozenset({"prompt", "prompt_token_ids", "cache_salt", "type"})
+_UNREAD = "this version reads text alone"
+_REFUSED = {
+    "multi_modal_data": _UNREAD,
+    "multi_modal_uuids": _UNREAD,
+    "mm_processor_kwargs": _UNREAD,
+    "prompt_embeds": "prompts are text or token ids here",
+    "encoder_prompt": "no model here has an encoder and a decoder",
+    "decoder_prompt": "no model here has an encoder and a decoder",
+}
+
+
+def read_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Given]:
+    """Returns the prompts of a call, in order. Raises InvalidRequestError with the place of one that is wrong."""
+    if isinstance(prompts, str | Mapping) or _is_tokens(prompts):
+        return [_one(prompts, "prompts")]
+    if not isinstance(prompts, list | tuple):
+        raise InvalidRequestError(f"prompts are of the type {type(prompts).__name__}; a text, token ids, or a list")
+    return [_one(each, f"prompts[{place}]") for place, each in enumerate(prompts)]
+
+
+def read_prompt(prompt: Prompt, where: str = "prompt") -> Given:
+    """Returns one prompt. Raises InvalidRequestError."""
+    return _one(prompt, where)
+
+
+def _is_tokens(value: object) -> bool:
+    return isinstance(value, list | tuple) and bool(value) and all(isinstance(each, int) for each in value)
+
+
+def _one(given: Any, where: str) -> Given:
+    if isinstance(given, str):
+        return Given(given)
+    if _is_tokens(given):
+        return Given(None, _tokens(given, where))
+    if isinstance(given, Mapping):
+        return _of_mapping(cast(Mapping[str, Any], given), where)
+    raise InvalidRequestError(f"{where} is of the type {type(given).__name__}; a text, token ids or a mapping")
+
+
+def _of_mapping(given: Mapping[str, Any], where: str) -> Given:
+    for name, value in given.items():
+        if name in _REFUSED and value:
+            raise InvalidRequestError(f"{where} has {name!r}, and {_REFUSED[name]}", param=name)
+        if name not in _KNOWN and name not in _REFUSED:
+            raise InvalidRequestError(f"{where} has the key {str(name)[:40]!r}; prompt and prompt_token_ids are known")
+    text, token_ids = given.get("prompt"), given.get("prompt_token_ids")
+    if text is not None and not isinstance(text, str):
+        raise InvalidRequestError(f"{where}['prompt'] is of the type {type(text).__name__}; a text is expected")
+    if token_ids is None and text is None:
+        raise InvalidRequestError(f"{where} has neither 'prompt' nor 'prompt_token_ids'")
+    tokens = None if token_ids is None else _tokens(token_ids, where)
+    return Given(text, tokens, given.get("cache_salt"))
+
+
+def _tokens(values: Any, where: str) -> list[int]:
+    if not isinstance(values, list | tuple) or not all(isinstance(each, int) for each in values):
+        raise InvalidRequestError(f"{where}: token ids are a list of integers")
+    if not values:
+        raise InvalidRequestError(f"{where} is empty: it has no tokens")
+    return list(values)
