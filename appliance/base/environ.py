@@ -26,6 +26,11 @@ def set_default(name: str, value: str) -> None:
     os.environ.setdefault(name, value)
 
 
+def set_variable(name: str, value: str) -> None:
+    """Sets a variable for this process and its children."""
+    os.environ[name] = value
+
+
 def home() -> Path:
     return Path(os.environ.get("HOME") or Path.home())
 

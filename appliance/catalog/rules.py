@@ -76,7 +76,6 @@ CROSS_FIELD: tuple[CrossFieldRule, ...] = tuple(
         ("cache/dtype", "memory", "kv_dtype_fits_device", "The cache's type fits the device."),
         ("cache/hash", "memory", "hash_needs_prefix_caching", "The block hash is for prefix caching."),
         ("compilation/eager", "memory", "eager_has_no_graphs", "enforce_eager excludes graphs."),
-        ("scheduler/async", "scheduling", "async_is_exclusive", "Async scheduling excludes three features."),
         ("scheduler/budget", "scheduling", "budget_covers_sequences", "A step has a token for each sequence."),
         ("scheduler/whole-prompts", "scheduling", "whole_prompts_fit_a_step", "Unchunked prompts fit a step."),
         ("scheduler/partial", "scheduling", "partial_prefills_are_chunked", "Partial prefills need chunked prefill."),

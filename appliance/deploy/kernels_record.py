@@ -70,7 +70,9 @@ def kernels_record(plan: EnginePlan, facts: HardwareFacts) -> KernelsRecord:
 
 def planned_folder(plan: EnginePlan) -> Path | None:
     """Returns where the engine of a plan keeps compiled kernels; None for a set that compiles none."""
-    return None if plan.device == "cpu" else kernel_folder(cache_dir() / KERNELS_FOLDER, plan.profile)
+    if plan.device == "cpu":
+        return None
+    return kernel_folder(cache_dir() / KERNELS_FOLDER, plan.profile, plan.kernels.cache_dir)
 
 
 def _kept(path: Path) -> KeptKernel | None:

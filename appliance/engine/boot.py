@@ -116,7 +116,7 @@ def _kept_kernels(plan: EnginePlan) -> KernelsOrigin | None:
     set_default(
         "CUDA_DEVICE_ORDER", "PCI_BUS_ID"
     )  # as in the facts of the machine; without it the fastest is the first
-    found = keep_kernels(cache_dir() / KERNELS_FOLDER, plan.profile)
+    found = keep_kernels(cache_dir() / KERNELS_FOLDER, plan.profile, plan.kernels.cache_dir)
     return KernelsOrigin(folder=found.path.name, num_kept=found.num_kept)
 
 

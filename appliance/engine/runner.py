@@ -57,7 +57,8 @@ class Runner:
         self.laps = Laps()
         self._executable = executable
         self._eager = executable if isinstance(executable, Eager) else None
-        self._early_rows = 0 if self._eager is None else self._eager.early_rows
+        begins_early = self._eager is not None and config.async_scheduling
+        self._early_rows = self._eager.early_rows if self._eager is not None and begins_early else 0
         self._block_size = config.block_size
         few = executable.few_logits if isinstance(executable, Screened) else None
         most_largest = 0 if few is None else few.most

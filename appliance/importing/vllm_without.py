@@ -34,7 +34,10 @@ WITHOUT: Final = {
         Arity.ONE, "replicas are processes of a machine; `appliance render --to ray-serve` spreads them over a cluster"
     ),
     "ray_workers_use_nsight": Without(
-        Arity.NONE, "`appliance profile` measures the operators of an engine, whoever started it"
+        Arity.NONE, "the engine measures its own operators (endpoints.apis: debug), whoever started it"
+    ),
+    "fully_sharded_loras": Without(
+        Arity.NONE, "each rank computes the whole of an adapter's first map, so that answers are those of one rank"
     ),
     "show_hidden_metrics_for_version": Without(Arity.ONE, "no version has hidden a metric"),
 }

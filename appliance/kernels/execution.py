@@ -53,10 +53,12 @@ class Graphs:
 
     decode: numbers of sequences that each have one new token; the whole step is one graph. tokens: numbers of new
     tokens of other steps, of which what lies between attention operators is captured. Both are in rising order.
+    max_seq_len: steps with a longer sequence run operator by operator all the same; None: there is no such length.
     """
 
     decode: tuple[int, ...] = ()
     tokens: tuple[int, ...] = ()
+    max_seq_len: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from appliance.base import environ
 from appliance.base.hashing import sha256_file, sha256_json
 from appliance.base.log import logger
+from appliance.kernels.errors import KernelSetError
 
 KERNELS_FOLDER: Final = "kernels"  # in the cache folder, beside the packed weights
 KEPT_FOLDERS: Final = 4  # of one profile, the latest that were used
@@ -28,20 +29,27 @@ class KernelFolder(NamedTuple):
     num_kept: int
 
 
-def kernel_folder(cache: Path, profile: str) -> Path:
-    """Returns where the kernels of a profile's GPUs are kept, which need not be there: the folder that the environment
-    names, or one of the cache."""
-    chosen = environ.get(VARIABLE)
-    return Path(chosen) if chosen else cache / f"{profile}-{kernels_digest()[:32]}"
+def kernel_folder(cache: Path, profile: str, planned: str | None = None) -> Path:
+    """Returns where the kernels of a profile's GPUs are kept, which need not be there: in the folder that the plan
+    names, else the folder that the environment names, else in the cache."""
+    chosen = None if planned else environ.get(VARIABLE)
+    return Path(chosen) if chosen else Path(planned or cache) / f"{profile}-{kernels_digest()[:32]}"
 
 
-def keep_kernels(cache: Path, profile: str) -> KernelFolder:
-    """Has Triton, in this process and its children, keep kernels in the folder of a profile's GPUs; if the environment
-    names another one already, there."""
-    chosen = environ.get(VARIABLE)
-    path = kernel_folder(cache, profile)
-    found = KernelFolder(path, num_kernels(path)) if chosen else open_kernel_folder(cache, profile)
-    environ.set_default(VARIABLE, str(found.path))
+def keep_kernels(cache: Path, profile: str, planned: str | None = None) -> KernelFolder:
+    """Has Triton, in this process and its children, keep kernels where `kernel_folder` says. Raises KernelSetError if
+    the plan names a folder that cannot be made."""
+    path = kernel_folder(cache, profile, planned)
+    if planned is None and environ.get(VARIABLE):
+        return KernelFolder(path, num_kernels(path))
+    try:
+        found = open_kernel_folder(Path(planned or cache), profile)
+    except OSError as error:
+        if planned is None:
+            raise
+        message = f"compiled kernels cannot be kept in {planned}: {error.strerror}"
+        raise KernelSetError(message, hint="name a folder that can be written in compilation.cache_dir") from error
+    environ.set_variable(VARIABLE, str(found.path))
     return found
 
 

@@ -30,6 +30,8 @@ def plan_scheduler(
         max_waiting=spec.max_waiting,
         target_step_s=_target_step_s(inputs, chunked, ledger),
         late_share=_late_share(inputs, chunked, ledger),
+        delay_factor=spec.scheduler_delay_factor,
+        async_scheduling=ledger.take("scheduler.async_scheduling", "scheduler.async_scheduling", spec.async_scheduling),
         max_num_sampled=num_tokens if pooling is not None and pooling.kind == "all" else None,
     )
 

@@ -35,7 +35,7 @@ from appliance.plan.memory_needs import MemoryNeeds
 from appliance.plan.model import plan_model
 from appliance.plan.modelling import Modelled, plan_modelling
 from appliance.plan.overrides import with_config_overrides
-from appliance.plan.parallel import check_experts, plan_parallel, share_program
+from appliance.plan.parallel import check_collectives, check_experts, plan_parallel, share_program
 from appliance.plan.parallel_types import ParallelPlan
 from appliance.plan.pooling import described_pooling, plan_pooling
 from appliance.plan.precision import plan_precision
@@ -85,6 +85,7 @@ def run_passes(inputs: PlanInputs) -> Outcome:
     modelled, described, pooling = _describe(inputs, context.limit, head, ledger)
     parallel = plan_parallel(inputs, ledger)
     chosen = (selection := select_kernel_set(inputs, modelled, ledger)).chosen
+    check_collectives(inputs, chosen, ledger)
     precision, whole = plan_precision(inputs, described, chosen, ledger)
     program = share_program(whole, parallel, ledger)
     kernels = plan_kernels(inputs, selection, program, precision, ledger)

@@ -175,6 +175,14 @@ class DraftingSizes(NamedTuple):
     program: PlannedProgram
 
 
+def _check_ranks(spec: SpeculativeSection, ledger: Ledger) -> None:
+    """Refuses to divide a draft model among ranks, whose passes are too short to gain by that."""
+    path = "speculative.draft_tensor_parallel_size"
+    if spec.draft_tensor_parallel_size not in (None, 1):
+        message = "the draft model runs whole beside the first rank of the model"
+        ledger.refuse(path, RULE, message, allowed="1", hint=f"write 1, or remove {path}")
+
+
 def plan_draft_model(
     inputs: PlanInputs, sizes: DraftingSizes, kernels: KernelSetFacts, head: Head | None, ledger: Ledger
 ) -> PlannedDraftModel | None:
@@ -187,6 +195,7 @@ def plan_draft_model(
     if found is None:
         ledger.refuse(PATH, RULE, "the files of the draft model were not read", hint="plan from a spec file")
         return None
+    _check_ranks(spec, ledger)
     facts, likeness = found.facts, found.likeness
     if head is None and facts.architecture in STAGE_METHODS:
         method = STAGE_METHODS[facts.architecture]

@@ -18,7 +18,8 @@ _SECTION = "compilation"
 _SIZES = ("cudagraph_capture_sizes", "cuda_graph_sizes")  # fields that may name sizes
 # The values of fields that ask for no graphs.
 _NOTHING: dict[str, tuple[object, ...]] = {
-    "cudagraph_mode": (AUTO, "NONE"), "max_cudagraph_capture_size": (AUTO,), **dict.fromkeys(_SIZES, ([],)),
+    "cudagraph_mode": (AUTO, "NONE"), "max_cudagraph_capture_size": (AUTO,), "max_seq_len_to_capture": (AUTO,),
+    **dict.fromkeys(_SIZES, ([],)),
 }  # fmt: skip
 
 
@@ -36,7 +37,10 @@ def plan_graphs(inputs: PlanInputs, kernels: KernelSetFacts, scheduler: Schedule
     sizes = _sizes(inputs, scheduler, ledger)
     decode = [] if mode == "PIECEWISE" else [size for size in sizes if size <= scheduler.max_num_seqs]
     return GraphsPlan(
-        mode=mode, decode_sizes=tuple(decode), token_sizes=() if mode == "FULL_DECODE_ONLY" else tuple(sizes)
+        mode=mode,
+        decode_sizes=tuple(decode),
+        token_sizes=() if mode == "FULL_DECODE_ONLY" else tuple(sizes),
+        max_seq_len=_max_seq_len(inputs, ledger),
     )
 
 
@@ -73,6 +77,11 @@ def _refuse_all(inputs: PlanInputs, kernels: KernelSetFacts, ledger: Ledger) -> 
         if value not in without:
             message = f"{path} asks for graphs, and {kernels.name} has none: it gives a step to the device by one call"
             ledger.refuse(path, RULE, message, hint=f"remove {path}")
+
+
+def _max_seq_len(inputs: PlanInputs, ledger: Ledger) -> int | None:
+    path, wanted = f"{_SECTION}.max_seq_len_to_capture", inputs.spec.compilation.max_seq_len_to_capture
+    return None if wanted == AUTO else ledger.take("graphs.max_seq_len", path, int(wanted))
 
 
 def _mode(inputs: PlanInputs, ledger: Ledger) -> GraphMode:

@@ -157,7 +157,19 @@ def plan_kernels(
         batch_invariant=selection.batch_invariant,
         lock_memory=plan_lock(inputs, chosen, ledger),
         share_prefixes=_share_prefixes(inputs, chosen, program, ledger),
+        cache_dir=_cache_dir(inputs, chosen, ledger),
     )
+
+
+def _cache_dir(inputs: PlanInputs, chosen: KernelSetFacts, ledger: Ledger) -> str | None:
+    """Returns the folder of compiled kernels that the spec names, of a set that compiles any."""
+    path, named = "compilation.cache_dir", inputs.spec.compilation.cache_dir
+    if named is None:
+        return None
+    if chosen.device == "cpu":
+        message = f"{chosen.name} compiles no kernels while it serves, so there is nothing to keep"
+        ledger.refuse(path, "plan/kernel-set", message, hint=f"remove {path}")
+    return ledger.take("kernels.cache_dir", path, inputs.files.kernels_dir or named)
 
 
 def _share_prefixes(inputs: PlanInputs, chosen: KernelSetFacts, program: PlannedProgram, ledger: Ledger) -> bool:

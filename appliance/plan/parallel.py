@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from appliance.catalog.kernel_sets import DeviceKind
+from appliance.catalog.kernel_sets import DeviceKind, KernelSetFacts
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import Ledger
 from appliance.plan.parallel_types import ParallelPlan
@@ -32,6 +32,18 @@ def plan_parallel(inputs: PlanInputs, ledger: Ledger) -> ParallelPlan:
         first_replica=first_replica,
         **_nodes(inputs, ledger),
     )
+
+
+def check_collectives(inputs: PlanInputs, kernels: KernelSetFacts, ledger: Ledger) -> None:
+    """Says who exchanges what ranks need of each other, and refuses to ask for a library where none does."""
+    path, hint = "parallelism.disable_custom_all_reduce", "write disable_custom_all_reduce: false"
+    if not inputs.spec.parallelism.disable_custom_all_reduce:
+        return
+    if kernels.uses_torch:
+        ledger.take("parallel.collectives", path, "library", "ranks exchange by the library alone, whatever is written")
+    else:
+        message = f"ranks of {kernels.name} exchange through memory that they share, and there is no vendor's library"
+        ledger.refuse(path, RULE, message, allowed="false", hint=hint)
 
 
 def check_experts(parallel: ParallelPlan, experts: ExpertsPlan | None, ledger: Ledger) -> ExpertsPlan | None:

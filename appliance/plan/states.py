@@ -26,6 +26,7 @@ def plan_states(
     inputs: PlanInputs, program: StepProgram, max_num_seqs: int, left: int, ledger: Ledger
 ) -> PlannedStates:
     """Decides how many snapshots are kept. left: the bytes that weights and activations leave."""
+    _take_dtypes(inputs, program, ledger)
     if not program.states:
         _refuse_snapshots(inputs, ledger)
         _refuse_draft_states(inputs, ledger)
@@ -42,6 +43,19 @@ def plan_states(
         formula=f"({slots}) x {format_size(size)}",
     )
     return PlannedStates(num_snapshots, num_draft_states, (item,))
+
+
+def _take_dtypes(inputs: PlanInputs, program: StepProgram, ledger: Ledger) -> None:
+    """Says that states are float32, where the spec asks for that."""
+    cache = inputs.spec.cache
+    for name, wanted in (
+        ("mamba_cache_dtype", cache.mamba_cache_dtype), ("mamba_ssm_cache_dtype", cache.mamba_ssm_cache_dtype),
+    ):  # fmt: skip
+        if wanted != AUTO:
+            reason = (
+                "in every kernel set" if program.states else "changes nothing: this model keeps no recurrent states"
+            )
+            ledger.take(f"cache.{name}", f"cache.{name}", wanted, f"cache.{name} {reason}")
 
 
 def _num_draft_states(inputs: PlanInputs, size: int, left: int, ledger: Ledger) -> int:

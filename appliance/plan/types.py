@@ -179,6 +179,7 @@ class KernelPlan(msgspec.Struct, frozen=True, kw_only=True):
     lock_memory: bool = False  # weights and caches are never paged out
     cpus: tuple[tuple[int, ...], ...] = ()  # by rank, those to which its threads are bound; none: they are not
     nodes: tuple[tuple[int, ...], ...] = ()  # by rank, the NUMA nodes from which it takes memory first
+    cache_dir: str | None = None  # of compiled kernels; None: where the environment says, or in the cache folder
 
 
 class GraphsPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,6 +192,7 @@ class GraphsPlan(msgspec.Struct, frozen=True, kw_only=True):
     mode: GraphMode = "NONE"
     decode_sizes: tuple[int, ...] = ()
     token_sizes: tuple[int, ...] = ()
+    max_seq_len: int | None = None  # steps with a longer sequence run without graphs; None: graphs hold for all
 
     @property
     def num_graphs(self) -> int:
@@ -262,6 +264,8 @@ class SchedulerPlan(msgspec.Struct, frozen=True, kw_only=True):
     target_step_s: float | None = None  # of a step that decodes: prompts beside it are cut to that; None: they are not
     max_num_sampled: int | None = None  # rows of logits, or pooled rows, of a step; None: max_num_seqs
     late_share: float = 0.0  # of the gaps between tokens, how many may be longer than that for prompts that wait
+    delay_factor: float = 0.0  # prompts wait for so many times what the last step with a prompt took; 0: for nothing
+    async_scheduling: bool = True  # a step may begin before the results of the last are handled
 
 
 class DraftModelPlan(msgspec.Struct, frozen=True, kw_only=True):

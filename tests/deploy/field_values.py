@@ -54,7 +54,8 @@ VALUES: dict[str, Other] = {
     "hardware.cpu_omp_threads_bind": Other("'0'"),
     **{f"compilation.{name}": Other(value, ("hardware.kernels.kernel_set=torch",)) for name, value in (
         ("level", "0"), ("cudagraph_mode", "PIECEWISE"), ("enforce_eager", "true"),
-        ("cudagraph_capture_sizes", "[1, 2]"), ("max_cudagraph_capture_size", "16"), ("cuda_graph_sizes", "[32]"),
+        ("cudagraph_capture_sizes", "[1, 2]"),
+        ("max_seq_len_to_capture", "1k"), ("max_cudagraph_capture_size", "16"), ("cuda_graph_sizes", "[32]"),
     )},
     "parallelism.nnodes": Other("2", (LINKED[0], "parallelism={tensor: 2, master_addr: 10.0.0.1}")),
     **{f"parallelism.{name}": Other(value, LINKED) for name, value in (
@@ -172,6 +173,11 @@ UNCHANGED: dict[str, str] = {
     "decoding.tool_parser_plugin": "a name that decoding.tool_parser may have then; that is in the plan",
     "decoding.disable_fallback": "this version has one back-end, which falls back to none",
     "model.disable_sliding_window": "the test's model has no windows; see tests/plan/test_windows.py",
+    "compilation.cache_dir": "a set of a CPU compiles no kernels while it serves; see tests/plan/test_graphs.py",
+    "parallelism.disable_custom_all_reduce": "it says what is done either way, or is refused",
+    "speculative.draft_tensor_parallel_size": "a draft model has one rank, and more are refused",
+    "cache.mamba_cache_dtype": "recurrent states are float32 either way",
+    "cache.mamba_ssm_cache_dtype": "recurrent states are float32 either way",
     "cache.state_snapshots": "the test's model keeps no recurrent states",
     "speculative.num_draft_states": "the test's model keeps no recurrent states",
     "parallelism.layer_partition": "two stages share the two layers of the test's model in one way; see test_stages.py",

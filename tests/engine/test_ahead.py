@@ -1,5 +1,6 @@
 """Steps that begin before they are planned: which ones may, and that the answers are the same."""
 
+from dataclasses import replace
 from itertools import count
 from typing import cast
 
@@ -109,6 +110,16 @@ def test_a_step_of_many_begins_in_its_turn() -> None:
     assert executable.early == 0
     engine_of(executable).run(*[drawn(name=f"d{n}", seed=n) for n in range(4)])
     assert executable.early > 10
+
+
+def test_nothing_begins_early_where_the_plan_says_so() -> None:
+    config = configure()
+    early, in_turn = watched(config), watched(config)
+    first = engine_of(early).run(drawn(name="a", seed=1))
+    second = engine_of(in_turn, replace(config, async_scheduling=False)).run(drawn(name="a", seed=1))
+    assert early.early > 0
+    assert (in_turn.early, in_turn.given_up) == (0, 0)
+    assert first.tokens("a") == second.tokens("a")
 
 
 def test_a_set_without_another_thread_begins_nothing_early() -> None:

@@ -44,6 +44,31 @@ def test_decodes_come_first_then_chunks_within_the_budget() -> None:
     ]
 
 
+@pytest.mark.parametrize(("factor", "starts_at"), [(0.0, 3.0), (0.5, 4.0), (2.0, 7.0)])
+def test_prompts_wait_for_a_part_of_what_the_last_one_took(factor: float, starts_at: float) -> None:
+    now = 0.0
+    run = harness(lambda: now, delay_factor=factor)
+    run.scheduler.add(b"", generate("a", prompt(5), 50))
+    run.step()
+    run.scheduler.learn(run.steps[-1], 2.0)
+    now = 3.0
+    run.scheduler.add(b"", generate("b", prompt(5, first=50), 5))
+    while run.step() and len(run.steps[-1].chunks) == 1:
+        assert run.steps[-1].chunks[0].is_decode, "the first sequence goes on meanwhile"
+        now += 0.5
+    assert now == starts_at
+
+
+def test_no_prompt_waits_while_nothing_runs() -> None:
+    run = harness(delay_factor=5.0)
+    run.scheduler.add(b"", generate("a", prompt(5), 1))
+    run.step()
+    run.scheduler.learn(run.steps[-1], 2.0)
+    run.scheduler.add(b"", generate("b", prompt(5, first=50), 1))
+    run.step()
+    assert [chunk.length for chunk in run.steps[-1].chunks] == [5]
+
+
 def test_one_partial_prefill_by_default_and_whole_prompts_share_a_step() -> None:
     run = harness()
     for name, length in (("a", 10), ("b", 15), ("c", 20), ("d", 20)):  # no two with one prefix

@@ -8,10 +8,12 @@ import pytest
 
 from appliance.engine import boot as boot_module
 from appliance.kernels import kernel_cache
+from appliance.kernels.errors import KernelSetError
 from appliance.kernels.kernel_cache import (
     KEPT_FOLDERS,
     VARIABLE,
     keep_kernels,
+    kernel_folder,
     kernels_digest,
     num_kernels,
     open_kernel_folder,
@@ -53,6 +55,20 @@ def test_kernels_that_were_left_are_counted(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.delenv(VARIABLE)
     assert keep_kernels(tmp_path, "nvidia-sm90").num_kept == 2
     assert os.environ[VARIABLE] == str(own)
+
+
+def test_the_folder_that_the_plan_names_comes_before_the_environment_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "/of/the/environment")
+    named = tmp_path / "named"
+    found = keep_kernels(tmp_path / "cache", "nvidia-sm90", str(named))
+    assert found.path.parent == named
+    assert found.path == kernel_folder(tmp_path / "cache", "nvidia-sm90", str(named))
+    assert os.environ[VARIABLE] == str(found.path)
+    (tmp_path / "file").touch()
+    with pytest.raises(KernelSetError, match="cannot be kept"):
+        keep_kernels(tmp_path / "cache", "nvidia-sm90", str(tmp_path / "file"))
 
 
 def test_the_engine_names_the_folder_before_it_loads_a_gpu_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

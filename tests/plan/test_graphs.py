@@ -69,6 +69,17 @@ def test_sizes_that_are_said_are_kept_to(overrides: tuple[str, ...], sizes: tupl
     assert on_gpu(*overrides).graphs.token_sizes == sizes
 
 
+def test_longer_sequences_run_without_graphs_where_that_is_said() -> None:
+    assert on_gpu().graphs.max_seq_len is None
+    assert on_gpu("compilation.max_seq_len_to_capture=8k").graphs.max_seq_len == 8000
+
+
+def test_compiled_kernels_are_kept_where_the_spec_says() -> None:
+    assert on_gpu().kernels.cache_dir is None
+    assert on_gpu("compilation.cache_dir=/kept").kernels.cache_dir == "/kept"
+    assert "compiles no kernels" in refused("compilation.cache_dir=/kept", name="laptop-ryzen-7-7840u")
+
+
 def test_sizes_that_no_step_has_are_refused() -> None:
     text = refused("compilation.cudagraph_capture_sizes=[1, 100000]")
     assert "100,000 tokens" in text
@@ -78,7 +89,7 @@ def test_sizes_that_no_step_has_are_refused() -> None:
 
 
 @pytest.mark.parametrize("wish", ["cudagraph_mode=FULL", "cudagraph_capture_sizes=[1]", "cuda_graph_sizes=[8]",
-                                  "max_cudagraph_capture_size=8"])  # fmt: skip
+                                  "max_cudagraph_capture_size=8", "max_seq_len_to_capture=8k"])  # fmt: skip
 def test_a_cpu_has_no_graphs(wish: str) -> None:
     assert f"compilation.{wish.partition('=')[0]} asks for graphs" in refused(
         f"compilation.{wish}", name="laptop-ryzen-7-7840u"

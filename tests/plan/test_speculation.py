@@ -95,6 +95,13 @@ def draft_of(facts: ModelFacts | None = None, relation: Relation = "same") -> Dr
     return DraftModelFiles(facts=facts, likeness=Likeness(relation, 310, 320), tokenizer_path="./draft")
 
 
+def test_a_draft_model_has_one_rank() -> None:
+    wish = "speculative.draft_tensor_parallel_size"
+    assert planned(DRAFTED, f"{wish}=1", draft=draft_of()) is not None
+    refusals = outcome(DRAFTED, f"{wish}=2", draft=draft_of()).ledger.refusals
+    assert [(each.path, each.allowed) for each in refusals] == [(wish, "1")]
+
+
 def test_a_draft_model_is_planned_beside_the_model() -> None:
     plain, plan = planned("speculative: {method: suffix}\n"), planned(DRAFTED, draft=draft_of())
     found = plan.speculation

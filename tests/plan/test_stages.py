@@ -8,6 +8,7 @@ from appliance.base.errors import SpecError
 from appliance.plan.prepare import prepare
 from appliance.plan.types import EnginePlan
 from tests.models.tiny import make_tiny
+from tests.plan.machines import MODEL, load, plan
 
 SPEC = """
 api_version: appliance/v1
@@ -96,3 +97,11 @@ def test_experts_are_spread_where_there_are_some(spec: Path, tmp_path: Path) -> 
         plan_of(spec, *spread)
     with pytest.raises(SpecError, match="not spread over replicas"):
         plan_of(mixture, "parallelism.data=2", "parallelism.expert=true")
+
+
+def test_ranks_exchange_by_the_vendor_s_library_where_there_is_one() -> None:
+    wish = "parallelism.disable_custom_all_reduce=true"
+    found = plan(load(MODEL, "hardware.kernels.kernel_set=torch", wish))
+    assert [each.value for each in found.decisions if each.path == "parallel.collectives"] == ["library"]
+    with pytest.raises(SpecError, match="memory that they share"):
+        plan(load(MODEL, wish))

@@ -48,6 +48,16 @@ def test_a_program_without_states_has_no_item() -> None:
     assert not ledger.decisions
 
 
+def test_states_are_float32_and_that_is_said_where_it_is_asked_for() -> None:
+    asked = load(MODEL + "cache: {mamba_cache_dtype: float32}\n")
+    _, ledger = planned(asked)
+    said = ledger.decisions[0]
+    assert (said.path, said.value) == ("cache.mamba_cache_dtype", "float32")
+    assert "in every kernel set" in ledger.decisions[0].reason
+    _, ledger = planned(asked, program=StepProgram((), (LOGITS,), LOGITS))
+    assert "changes nothing" in ledger.decisions[0].reason
+
+
 def test_drafts_have_slots_for_the_states_before_them() -> None:
     speculating = load(MODEL + "speculative: {method: ngram}\n")
     states, _ = planned(speculating)

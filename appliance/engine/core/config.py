@@ -44,6 +44,8 @@ class SchedulerConfig:
     num_swap_places: int = 0  # of host memory, for blocks of preempted sequences; 0: these are computed again
     num_state_places: int = 0  # how many of these the recurrent states of a sequence take
     swap_place_bytes: int = 0
+    delay_factor: float = 0.0  # prompts wait for so many times what the last step with a prompt took
+    async_scheduling: bool = True  # a step may begin before the results of the last are handled
     num_lanes: int = 1  # steps that have begun at once, of different sequences, each in another pipeline stage
     seed: int = 0
 
@@ -100,6 +102,8 @@ class SchedulerConfig:
             num_draft_states=0 if plan.speculation is None else plan.speculation.num_draft_states or 0,
             target_step_s=scheduler.target_step_s,
             late_share=scheduler.late_share,
+            delay_factor=scheduler.delay_factor,
+            async_scheduling=scheduler.async_scheduling,
             speculation=SpeculationCaps.of(plan.speculation),
             expert_reads=_expert_reads(plan),
             max_loras=0 if plan.adapters is None else plan.adapters.max_loras,
@@ -114,8 +118,9 @@ class SchedulerConfig:
 
 def num_lanes(plan: EnginePlan) -> int:
     """Returns how many steps begin before the first ends: one in each stage, unless drafts tie a step to what the one
-    before gave."""
-    return 1 if plan.speculation is not None else plan.parallel.pipeline
+    before gave, or the plan lets no step begin before that."""
+    is_one = plan.speculation is not None or not plan.scheduler.async_scheduling
+    return 1 if is_one else plan.parallel.pipeline
 
 
 def windows_of(plan: EnginePlan) -> tuple[int | None, ...]:

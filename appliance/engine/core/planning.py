@@ -1,10 +1,13 @@
 """Builds a step: decodes, running prompts, waiting prompts, and the time that it may last."""
 
+from collections.abc import Callable
+
 from appliance.engine.core.admission import Admission
 from appliance.engine.core.books import Books
 from appliance.engine.core.building import StepBuilder
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.core.decoding import DecodeRules
+from appliance.engine.core.delay import PromptDelay
 from appliance.engine.core.pace import Backlog, DecodeCount, Pace
 from appliance.engine.core.prefill import PrefillRules
 from appliance.engine.core.sequence import Sequence
@@ -27,6 +30,8 @@ class StepPlanner:
         self.speculation = _speculation(config, self._pace)
         self._decoding = DecodeRules(books, self.speculation, config.num_lanes)
         self.admission = Admission(books, self._prefills)
+        self._delay = PromptDelay(config.delay_factor)
+        self._admits = True  # whether waiting prompts may start in the step that is built
         self._decodes = DecodeCount(0, 0)  # when the last step was scheduled
 
     def use(self, config: SchedulerConfig) -> None:
@@ -36,18 +41,26 @@ class StepPlanner:
         if self.speculation is not None and config.speculation is not None:
             self.speculation.caps = config.speculation
 
-    def next_step(self, *, goes_on: bool = False) -> StepBuilder:
+    def next_step(self, clock: Callable[[], float], *, goes_on: bool = False) -> StepBuilder:
         """Returns the next step; it has no chunks when nothing is open. goes_on: it runs already for the rows that
         decode, so no other can join it."""
         self._kv.settle()
+        self._admits = not self._delay.holds_any or self._is_delay_over(clock())
         if goes_on and self._books.running and all(each.has_run_prompt for each in self._books.running):
             return self._decodes_alone()
         if self._books.swap is not None:
             self._books.swap.settle(self._pace.token_s)
-        if self._config.policy == "priority":
+        if self._config.policy == "priority" and self._admits:
             self.admission.make_way()
         self._decodes = self._count_decodes()
         return self._pause() or self._step()
+
+    def _is_delay_over(self, now: float) -> bool:
+        """Returns whether the first waiting sequence may start; one that checks an adapter waits for nothing."""
+        head, books = self._books.head(), self._books
+        if head is None or head.request.is_check:
+            return True
+        return self._delay.is_over(head.request.queued_at, now, is_any_running=bool(books.running))
 
     def _step(self) -> StepBuilder:
         """Builds a step of all decodes, and as many prompt tokens as let it end in time for the streams."""
@@ -73,7 +86,7 @@ class StepPlanner:
         """Builds a step of prompts alone while decodes wait; None if decodes should run or no prompt can."""
         running = (sequence for sequence in self._books.running if not sequence.has_run_prompt)
         prefills = [sequence for sequence in running if sequence.num_computed < len(sequence.tokens)]
-        if not self._config.chunked_prefill or not (prefills or self._books.num_waiting):
+        if not self._config.chunked_prefill or not (prefills or (self._books.num_waiting and self._admits)):
             self._pace.end_pause()
             return None
         room = self._pace.pause(self._decodes, self._backlog(prefills))
@@ -94,13 +107,14 @@ class StepPlanner:
         """Continues the prompts that run already, and admits others."""
         self._schedule_prefills(step, prefills)
         self._register(step)
-        self.admission.admit(step, prefills)
+        if self._admits:
+            self.admission.admit(step, prefills)
 
     def _backlog(self, prefills: list[Sequence]) -> Backlog:
         """Counts only the first waiting sequence: the tokens of others would need a prefix lookup each."""
         waiting = [len(sequence.tokens) - sequence.num_computed for sequence in prefills]
         num_awaited = sum(sequence.is_streamed for sequence in prefills)
-        head = self._books.head() if self._books.free_rows else None
+        head = self._books.head() if self._books.free_rows and self._admits else None
         if head is not None:
             waiting.append(self._uncached(head))
             num_awaited += self._books.num_waiting_streamed
@@ -156,6 +170,7 @@ class StepPlanner:
     def learn(self, plan: StepPlan, seconds: float) -> None:
         """Updates the pace with the seconds of a step. `plan` must be the last one scheduled."""
         num_prompt_tokens = sum(chunk.length for chunk in plan.chunks if not chunk.is_decode)
+        self._delay.learn(num_prompt_tokens, seconds)
         num_decodes = sum(chunk.is_decode for chunk in plan.chunks)
         verifies = self.speculation is not None and any(chunk.draft is not None for chunk in plan.chunks)
         self._pace.learn(

@@ -105,7 +105,7 @@ class Scheduler:
     def schedule(self, *, goes_on: bool = False) -> StepPlan | None:
         """Returns the next step; None when nothing is open. goes_on: the step after the last one, in which each row
         decodes, runs already: waiting ones join the step behind it."""
-        step = self._planner.next_step(goes_on=goes_on)
+        step = self._planner.next_step(self._clock, goes_on=goes_on)
         if not step.chunks:
             return None
         for chunk in step.chunks:

@@ -7,6 +7,7 @@ more, padded, and captured while it runs. What an idle engine asks for is captur
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from appliance.base.log import fields, logger
@@ -52,7 +53,7 @@ class StepGraphs:
         parts = cut(calls, lambda run, op: can_capture(run, op, is_decode=False))
         is_whole = all(can_capture(run, op, is_decode=True) for run, op in calls)
         if not is_whole:  # decodes are then captured part by part, as other steps
-            graphs = Graphs(tokens=graphs.tokens)
+            graphs = replace(graphs, decode=())
         self._segments = {True: (Segment(tuple(calls), Extent.TOKENS),), False: parts}  # by StepShape.is_decode
         self._sizes = GraphSizes(graphs, limits)
         self._replays: dict[tuple[bool, int, int], Replay] = {}  # by is_decode, number of the segment, and rows

@@ -4,24 +4,6 @@ from appliance.spec.deployment import DeploymentSpec
 from appliance.spec.rules.finding import Finding, Findings
 
 
-def async_is_exclusive(spec: DeploymentSpec) -> Findings:
-    if not spec.scheduler.async_scheduling:
-        return
-    others = (
-        ("structured output", "write decoding.structured_output: none", spec.decoding.structured_output != "none"),
-        ("speculation", "remove speculative", spec.speculative is not None),
-        ("pipeline parallelism", "write parallelism.pipeline: 1", spec.parallelism.pipeline > 1),
-    )
-    for other, hint, is_on in others:
-        if is_on:
-            yield Finding(
-                path="scheduler.async_scheduling",
-                value=True,
-                message=f"async_scheduling excludes {other}",
-                hint=f"{hint}, or remove async_scheduling",
-            )
-
-
 def budget_covers_sequences(spec: DeploymentSpec) -> Findings:
     tokens, seqs = spec.scheduler.max_num_batched_tokens, spec.scheduler.max_num_seqs
     if isinstance(tokens, int) and isinstance(seqs, int) and tokens < seqs:

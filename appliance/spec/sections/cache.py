@@ -62,10 +62,12 @@ class CacheSection(Section):
         auto="256 MiB, or the whole cache where that is less; 0 on a GPU, whose cache is resident from the start",
     )
     mamba_cache_dtype: Literal["auto", "float32"] = field(
-        "auto", "Type of convolution and state-space state.", auto="the model's type", built=False
+        "auto",
+        "Type of recurrent states: of convolutions, state spaces and linear attention.",
+        auto="float32 in every kernel set",
     )
     mamba_ssm_cache_dtype: Literal["auto", "float32"] = field(
-        "auto", "Type of state-space state alone.", auto="mamba_cache_dtype", built=False
+        "auto", "Type of the states of state spaces alone.", auto="mamba_cache_dtype"
     )
     disable_hybrid_kv_cache_manager: bool = field(
         False, "The same cache for full and sliding-window layers.", built=False
@@ -109,8 +111,14 @@ class SchedulerSection(Section):
         auto="swap where hardware.memory.swap_space gives memory for it, else recompute",
     )
     scheduler_delay_factor: NonNegativeFloat = field(
-        0.0, "Wait this times the last prompt's latency before the next prompt.", built=False
+        0.0,
+        "While sequences run, prompts wait for this times what the last step with a prompt took, so that several start "
+        "together. 0 waits for nothing.",
     )
-    async_scheduling: bool = field(False, "Plan the next step while one runs.", built=False)
+    async_scheduling: bool = field(
+        True,
+        "Begin the next step while results of the last are handled, where the kernel set can: not with recurrent "
+        "states, nor on a CPU for more than a few sequences. false is for comparison: tokens are the same.",
+    )
     disable_chunked_mm_input: bool = field(False, "Never split the tokens of one image.", built=False)
     scheduler_cls: DottedPath | None = field(None, "A scheduler of your own.", built=False)

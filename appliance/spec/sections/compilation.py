@@ -35,5 +35,11 @@ class CompilationSection(Section):
     cuda_graph_sizes: list[PositiveInt] = field(
         [], "Older form of both: one number is max_cudagraph_capture_size, several are cudagraph_capture_sizes."
     )
-    max_seq_len_to_capture: Count = field(8192, "Longer contexts run without graphs.", built=False)
-    cache_dir: Text | None = field(None, "Where compiled kernels are kept.", built=False)
+    max_seq_len_to_capture: Auto[Count] = field(
+        "auto", "Steps with a longer sequence run without graphs.", auto="no limit: a graph holds for every length"
+    )
+    cache_dir: Text | None = field(
+        None,
+        "Folder of compiled kernels of GPUs, in place of TRITON_CACHE_DIR or the cache folder; within it each version "
+        "has a folder of its own.",
+    )

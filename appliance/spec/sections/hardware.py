@@ -162,7 +162,9 @@ class ParallelismSection(Section):
     layer_partition: list[PositiveInt] = field(
         [], "Layers of each pipeline stage. Empty: an even split.", vllm="pp_layer_partition"
     )
-    disable_custom_all_reduce: bool = field(False, "All-reduce by the vendor's library only.", built=False)
+    disable_custom_all_reduce: bool = field(
+        False, "Exchange between GPUs by the vendor's library only, which is what kernel sets of GPUs do either way."
+    )
     data_parallel_rank: NonNegativeInt | None = field(
         None,
         "The number of this server's replica, of which it has one: a balancer spreads requests over the servers. It is "

@@ -57,9 +57,6 @@ class LoraSection(Section):
         "and head, embedding, routers and experts if a listed adapter changes them.",
         vllm="lora_target_modules",
     )
-    fully_sharded: bool = field(
-        False, "Shard all of the adapter maths over ranks.", built=False, vllm="fully_sharded_loras"
-    )
     adapters: list[AdapterSection] = field([], "The adapters that are served.", apply="adapters", vllm="lora_modules")
     default_mm_loras: dict[str, Text] = field(
         {}, "Adapter used whenever a modality is in the prompt.", apply="adapters", built=False

@@ -94,7 +94,9 @@ class SpeculativeSection(Section):
         "draft_model: memory of its cache; sequences that find no room in it are answered without its drafts.",
         auto="every sequence at full length, within an eighth of the memory that is left",
     )
-    draft_tensor_parallel_size: PositiveInt | None = field(None, "Ranks of the draft model.", built=False)
+    draft_tensor_parallel_size: PositiveInt | None = field(
+        None, "draft_model: its ranks. It runs whole beside the first rank of the model, so there is one."
+    )
     max_model_len: Count | None = field(
         None, "draft_model: its context; longer sequences are answered without its drafts. Default: the model's."
     )

@@ -57,6 +57,16 @@ def test_a_size_is_captured_behind_its_first_steps() -> None:
     assert executable.graphs.num_planned == NUM_SIZES, "sizes beyond the largest step are left out"
 
 
+def test_steps_with_a_long_sequence_run_without_graphs() -> None:
+    executable = bound(dataclasses.replace(SIZES, max_seq_len=16))
+    for _ in range(graphs.LEAST_STEPS + 2):
+        decode(executable, 16)  # each has 17 tokens then
+    assert executable.graphs.num_captured == 0
+    for _ in range(graphs.LEAST_STEPS + 2):
+        decode(executable, 15)
+    assert executable.graphs.num_captured == 1
+
+
 def test_capturing_takes_a_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A capture takes a second or more of this clock, and the next one waits for as long."""
     monkeypatch.setattr(graphs, "LEAST_STEPS", 0)
