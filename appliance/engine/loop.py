@@ -360,7 +360,7 @@ class EngineLoop:
             case "shutdown":
                 self.stopped = True
             case "start_profile":
-                self._runner.start_profile()
+                self._runner.start_profile(traced=message.traced)
             case "stop_profile":
                 value = self._runner.stop_profile()
             case "sleep" | "wake_up":

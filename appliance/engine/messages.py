@@ -195,15 +195,16 @@ class UtilityRequest(msgspec.Struct, frozen=True, kw_only=True, tag="utility"):
 
     boot_report: a BootReport. stats: EngineStats. reset_prefix_cache: true, or false while any block is used.
     drain: true once every open request has ended; new ones are refused meanwhile. shutdown: true, then the engine ends.
-    start_profile: true. stop_profile: an EngineProfile, or null when none was started. sleep: a SleepStats; open
-    requests are aborted; level 1 keeps the weights on the host, 2 nothing. wake_up: a SleepStats; tags: what comes
-    back, all without any.
+    start_profile: true; traced: with a trace of each step. stop_profile: an EngineProfile, or null when none ran.
+    sleep: a SleepStats; open requests are aborted; level 1 keeps the weights on the host, 2 nothing. wake_up: a
+    SleepStats; tags: what comes back, all without any.
     """
 
     call_id: str
     method: UtilityMethod
     level: SleepLevel = 1
     tags: tuple[SleepTag, ...] = ()
+    traced: bool = False
 
 
 EngineMessage = Hello | Vocabulary | LiveSettings | GenerateRequest | AdapterSet | AbortRequest | UtilityRequest

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from appliance.engine.step_trace import StepTrace
+
 
 class OperatorProfile(msgspec.Struct, frozen=True, kw_only=True):
     """All operators of one label, summed over steps. bytes and operations: the least that they must move and do."""
@@ -27,16 +29,18 @@ class StepsProfile(msgspec.Struct, frozen=True, kw_only=True):
     shared_keys: int = 0
 
 
-class EngineProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """threads: CPU seconds by thread name; "native" sums the threads that are not Python's."""
+class EngineProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """threads: CPU seconds by thread name; "native" sums the threads that are not Python's. trace: of the steps, where
+    one was asked for."""
 
     seconds: float
     kinds: dict[str, StepsProfile]
     threads: dict[str, float]
+    trace: StepTrace | None = None
 
 
 def added_up(profiles: Sequence[EngineProfile]) -> EngineProfile | None:
-    """Adds up what engines did in the same time. Returns None where there are no profiles."""
+    """Adds up what engines did in the same time, without traces. Returns None where there are no profiles."""
     if not profiles:
         return None
     names = dict.fromkeys(name for each in profiles for name in each.kinds)

@@ -12,6 +12,7 @@ import numpy as np
 from appliance.engine.laps import Laps
 from appliance.engine.profile import EngineProfile, OperatorProfile, StepsProfile
 from appliance.engine.step import StepPlan
+from appliance.engine.step_trace import StepRecorder
 from appliance.kernels.counts import count_step
 from appliance.kernels.interface import Executable, Profiled, StepInputs
 from appliance.program.work import ChunkReach, StepCounts, Unit, reaches_of
@@ -53,8 +54,11 @@ class StepProfiler(Laps):
         block_size: int,
         windows: Sequence[int | None] = (None,),
         clock: Callable[[], float] = time.perf_counter,
+        recorder: StepRecorder | None = None,
     ) -> None:
-        """`windows`: the sliding window of each group of caches; chunks are held as windows of their size."""
+        """`windows`: the sliding window of each group of caches; chunks are held as windows of their size. recorder:
+        of each step, where a trace is wanted."""
+        self._recorder = recorder
         profiled = executable if isinstance(executable, Profiled) else None
         self._profiled = profiled
         self._block_size = block_size
@@ -82,6 +86,8 @@ class StepProfiler(Laps):
         if self._is_ahead:
             phase = "model"
         self._phases[phase] = self._phases.get(phase, 0.0) + now - self._last
+        if self._recorder is not None:
+            self._recorder.phase(phase, self._last, now)
         self._last = now
 
     def started(self) -> None:
@@ -103,7 +109,10 @@ class StepProfiler(Laps):
         counts, self._counts = self._counts, None
         if counts is None:  # no row of it could run
             self._phases.clear()
+            if self._recorder is not None:
+                self._recorder.drop()
             return
+        self._record(plan)
         sums = self._kinds.setdefault(_kind(plan), _Sums())
         sums.steps += 1
         sums.tokens += counts.tokens
@@ -122,6 +131,13 @@ class StepProfiler(Laps):
         if not self._is_ahead:
             self._last = self._clock()
 
+    def _record(self, plan: StepPlan) -> None:
+        if self._recorder is not None:
+            self._recorder.rows((new.row, new.sequence_id) for new in plan.new_rows)
+            operators = zip((each.label for each in self._work), self._seconds.tolist(), strict=True)
+            chunks = ((chunk.row, chunk.length, chunk.is_decode) for chunk in plan.chunks)
+            self._recorder.end(plan.step, _kind(plan), operators, chunks)
+
     def finish(self) -> EngineProfile:
         if self._profiled is not None:
             self._profiled.time_operators(None)
@@ -130,6 +146,7 @@ class StepProfiler(Laps):
             seconds=self._clock() - self._started,
             kinds={kind: _summary(sums) for kind, sums in self._kinds.items()},
             threads=threads,
+            trace=None if self._recorder is None else self._recorder.finish(),
         )
 
 

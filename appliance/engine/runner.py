@@ -26,6 +26,7 @@ from appliance.engine.rows import Rows
 from appliance.engine.sampling import RowSampler, Samples
 from appliance.engine.saying import Said, say_single, say_with_drafts
 from appliance.engine.step import Drafted, DraftTokens, DraftWish, NewRow, RowError, StepPlan, StepResult
+from appliance.engine.step_trace import StepRecorder
 from appliance.engine.swap_memory import swap_of
 from appliance.kernels.errors import StepError
 from appliance.kernels.interface import Eager, Executable, Screened, Staged, StepInputs
@@ -184,9 +185,10 @@ class Runner:
         """Allocated bytes by purpose, beside those of the executable."""
         return {} if self._swap is None else {"swap": self._swap.size_bytes}
 
-    def start_profile(self) -> None:
-        """Profiles from now on until `stop_profile`; a profile that runs already is restarted."""
-        self.laps = StepProfiler(self._executable, self._block_size, self._windows)
+    def start_profile(self, *, traced: bool = False) -> None:
+        """Profiles from now on until `stop_profile`, or traces steps as well; one that runs already is restarted."""
+        recorder = StepRecorder() if traced else None
+        self.laps = StepProfiler(self._executable, self._block_size, self._windows, recorder=recorder)
 
     def stop_profile(self) -> EngineProfile | None:
         """Ends the profile and returns it; None when none was started."""

@@ -34,7 +34,7 @@ WITHOUT: Final = {
         Arity.ONE, "replicas are processes of a machine; `appliance render --to ray-serve` spreads them over a cluster"
     ),
     "ray_workers_use_nsight": Without(
-        Arity.NONE, "the engine measures its own operators (endpoints.apis: debug), whoever started it"
+        Arity.NONE, "observability.profiler_dir has the engine trace its own operators, whoever started it"
     ),
     "fully_sharded_loras": Without(
         Arity.NONE, "each rank computes the whole of an adapter's first map, so that answers are those of one rank"

@@ -36,6 +36,7 @@ class ResolvedFiles:
     chat_template: str | None = None
     generation_config: Mapping[str, Any] | None = None
     packed_dir: str | None = None
+    profiler_dir: str | None = None  # of `observability.profiler_dir`
     kernels_dir: str | None = None  # of `compilation.cache_dir`
     modelling: Modelling | None = None  # code that could run the model, where our own decoder does not
     adapters: tuple[AdapterFacts, ...] = ()  # in the order of `lora.adapters`

@@ -278,6 +278,7 @@ def resolve_files(
         chat_template=_chat_template(spec.model.chat_template, base),
         packed_dir=None if packed is None else _below(base, packed),
         kernels_dir=None if (kernels := spec.compilation.cache_dir) is None else _below(base, kernels),
+        profiler_dir=None if (profiles := spec.observability.profiler_dir) is None else _below(base, profiles),
         generation_config=None if generation in (AUTO, "none") else _generation_config(base / generation),
         adapters=_adapters(loaded, base, allow_fetch, progress),
         adapter_paths=tuple(_below(base, each) for each in lora.runtime_paths) if lora is not None else (),

@@ -47,6 +47,10 @@ class EngineCalls:
         """Makes a utility call (see UtilityRequest). Raises RequestFailedError when the engine is gone or refuses."""
         return await self._ask(lambda call_id: UtilityRequest(call_id=call_id, method=method))
 
+    async def start_trace(self) -> None:
+        """Starts a profile with a trace of each step. Raises RequestFailedError like `call`."""
+        await self._ask(lambda call_id: UtilityRequest(call_id=call_id, method="start_profile", traced=True))
+
     async def sleep(self, level: SleepLevel) -> msgspec.Raw:
         """Puts the engine to sleep; returns a SleepStats. Raises RequestFailedError like `call`."""
         return await self._ask(lambda call_id: UtilityRequest(call_id=call_id, method="sleep", level=level))

@@ -179,6 +179,10 @@ class EngineClient:
         """Makes a utility call: see EngineCalls.call."""
         return await self._calls.call(method)
 
+    async def start_trace(self) -> None:
+        """Starts a trace: see EngineCalls.start_trace."""
+        await self._calls.start_trace()
+
     async def sleep(self, level: SleepLevel) -> msgspec.Raw:
         """Puts the engine to sleep: see EngineCalls.sleep."""
         return await self._calls.sleep(level)

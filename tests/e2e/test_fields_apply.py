@@ -169,6 +169,7 @@ EFFECTS: dict[str, Effect] = {
         lambda a: a.complete(model="mine/lost").json()["error"]["param"],
         ("decoding.trust_plugins=true",),
     ),
+    "observability.profiler_dir": Effect("./profiles", lambda a: a.post("/stop_profile", {}).status_code),
     "observability.metrics.enabled": Effect("false", status("/metrics")),
     **{
         f"slo.{metric}_p{rank}": Effect("7s", lambda a, name=f"{metric}_p{rank}": a.has_target(name))  # type: ignore[misc]  # mypy sees no default of a lambda

@@ -56,6 +56,7 @@ def test_the_document_is_the_servers(fuzzed: Server) -> None:
         served = http.get("/openapi.json").json()
     off = {"/v1/load_lora_adapter", "/v1/unload_lora_adapter"}  # of adapters, which this model has not
     off |= {"/sleep", "/wake_up", "/is_sleeping"}  # of sets of GPUs; see tests/e2e/test_gpu_set.py
+    off |= {"/start_profile", "/stop_profile"}  # where a folder is named; see tests/server/test_profiles.py
     assert set(served["paths"]) == {route.path.replace(":path}", "}") for route in ROUTES} - off
 
 

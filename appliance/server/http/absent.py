@@ -27,6 +27,8 @@ def _switch(path: str) -> str:
     """Returns the fields of the spec that decide whether a path is served."""
     if path in ("/sleep", "/wake_up", "/is_sleeping"):
         return "model.enable_sleep_mode, on GPUs"
+    if path in ("/start_profile", "/stop_profile"):
+        return "observability.profiler_dir"
     is_of_adapters = path.endswith(("load_lora_adapter", "/lora-adapters"))
     return "lora.allow_runtime_updating" if is_of_adapters else "endpoints.apis, endpoints.http"
 

@@ -161,6 +161,10 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "/detokenize": _json("Prompt"),
     "/version": _json("Version"),
     "/load": _json("Load"),
+    "/start_profile": {"application/json": {"schema": _object({"profiling": {"type": "boolean"}})}},
+    "/stop_profile": {
+        "application/json": {"schema": _object({"file": _TEXT, "num_steps": _INTEGER, "num_steps_left_out": _INTEGER})}
+    },
     "/readyz": _json("Ready"),
     "/livez": _json("Live"),
     "/health": {},

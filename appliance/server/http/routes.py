@@ -11,7 +11,7 @@ from starlette.responses import Response
 from appliance.plan.serving_types import RoutesPlan
 from appliance.requests.errors import ErrorShape
 from appliance.server.adapters import routes as adapter_routes
-from appliance.server.admin import debug, health, pages, sleep
+from appliance.server.admin import debug, health, pages, sleep, traces
 from appliance.server.anthropic import routes as anthropic_routes
 from appliance.server.batches import files
 from appliance.server.batches import routes as batch_routes
@@ -54,6 +54,10 @@ def _lists_models(plan: RoutesPlan) -> bool:
 
 def _runtime_adapters(plan: RoutesPlan) -> bool:
     return plan.runtime_adapters
+
+
+def _traces(plan: RoutesPlan) -> bool:
+    return plan.profiler_dir is not None
 
 
 def _sleeps(plan: RoutesPlan) -> bool:
@@ -140,6 +144,8 @@ ROUTES: tuple[Route, ...] = (
     Route("/metrics", ("GET",), "key", "live", health.metrics, lambda plan: plan.metrics),
     Route("/debug/profile/start", ("POST",), "key", "live", debug.start_profile, _debug),
     Route("/debug/profile/stop", ("POST",), "key", "live", debug.stop_profile, _debug),
+    Route("/start_profile", ("POST",), "key", "live", traces.start_profile, _traces),
+    Route("/stop_profile", ("POST",), "key", "live", traces.stop_profile, _traces),
     Route("/sleep", ("POST",), "key", "live", sleep.sleep, _sleeps),
     Route("/wake_up", ("POST",), "key", "live", sleep.wake_up, _sleeps),
     Route("/is_sleeping", ("GET",), "key", "live", sleep.is_sleeping, _sleeps),

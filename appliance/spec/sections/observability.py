@@ -67,7 +67,13 @@ class ObservabilitySection(Section):
     logs: LogsSection = field(LogsSection, "What is logged.")
     metrics: MetricsSection = field(MetricsSection, "Prometheus metrics.")
     traces: TracesSection | None = field(None, "OpenTelemetry traces.", apply="live")
-    profiler_dir: Text | None = field(None, "Where profiles are written.", built=False, vllm="torch_profiler_dir")
+    profiler_dir: Text | None = field(
+        None,
+        "Folder of traces of steps, operators and sequences, which Perfetto opens. It serves POST /start_profile and "
+        "/stop_profile. They hold no text. null serves neither.",
+        apply="live",
+        vllm="torch_profiler_dir",
+    )
 
 
 def _bound(what: str, percent: int, apply: ApplyClass = "live") -> Duration | None:

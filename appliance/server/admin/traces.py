@@ -1,0 +1,60 @@
+"""POST /start_profile and /stop_profile: vLLM's routes, served where observability.profiler_dir names a folder."""
+
+import asyncio
+import gzip
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from appliance.base.log import logger
+from appliance.engine.chrome_trace import chrome_trace
+from appliance.engine.profile import EngineProfile
+from appliance.server.http.errors import ApiError
+from appliance.server.state import ServerState
+
+_log = logger("server")
+
+
+async def start_profile(state: ServerState, request: Request) -> Response:
+    """Starts a trace of every engine; one that runs already starts anew."""
+    await asyncio.gather(*(each.start_trace() for each in state.client.engines))
+    return _answer({"profiling": True})
+
+
+async def stop_profile(state: ServerState, request: Request) -> Response:
+    """Ends the trace and writes it into the folder; answers its file's name. 400 if none runs."""
+    answers = await asyncio.gather(*(each.call("stop_profile") for each in state.client.engines))
+    found = [msgspec.msgpack.decode(each, type=EngineProfile | None) for each in answers]
+    traces = [each.trace for each in found if each is not None and each.trace is not None]
+    if not traces:
+        raise ApiError(400, "no profile runs: POST /start_profile starts one")
+    folder = state.plan.serving.routes.profiler_dir
+    assert folder is not None, "the route is served with a folder only"
+    name = f"{state.plan.name}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.getpid()}.trace.json.gz"
+    document = await asyncio.to_thread(lambda: orjson.dumps(chrome_trace(state.plan.name, traces)))
+    try:
+        await asyncio.to_thread(_write, Path(folder), name, document)
+    except OSError as error:
+        _log.error("a profile cannot be written to %s: %s", folder, error.strerror)
+        raise ApiError(500, f"the profile cannot be written: {error.strerror}; the log says where") from error
+    steps, left_out = sum(len(each.steps) for each in traces), sum(each.num_dropped for each in traces)
+    return _answer({"file": name, "num_steps": steps, "num_steps_left_out": left_out})
+
+
+def _write(folder: Path, name: str, document: bytes) -> None:
+    """Writes a file that only its owner may read, whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    part = folder / f".{name}.part"
+    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(gzip.compress(document, compresslevel=5))
+    part.replace(folder / name)
+
+
+def _answer(body: dict[str, Any]) -> Response:
+    return Response(orjson.dumps(body), media_type="application/json")
