@@ -27,6 +27,9 @@ WITHOUT: Final = {
     "disable_async_output_proc": Without(
         Arity.NONE, "outputs are sent while the next step runs; scheduler.async_scheduling says when that begins"
     ),
+    "pt_load_map_location": Without(
+        Arity.ONE, "files of PyTorch are mapped where they lie, and their tensors placed nowhere before they are packed"
+    ),
     "headless": Without(Arity.NONE, _REPLICAS_JOIN),
     "data_parallel_address": Without(Arity.ONE, _REPLICAS_JOIN),
     "data_parallel_rpc_port": Without(Arity.ONE, _REPLICAS_JOIN),

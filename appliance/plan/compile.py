@@ -119,7 +119,7 @@ def run_passes(inputs: PlanInputs) -> Outcome:
     plan = EnginePlan(
         **_named(inputs),
         model=model,
-        loading=plan_loading(inputs),
+        loading=plan_loading(inputs, chosen, parallel, ledger),
         precision=precision,
         kernels=msgspec.structs.replace(kernels, screen_logits=planned.screen_logits),
         graphs=needs.graphs,

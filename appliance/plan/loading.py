@@ -1,15 +1,34 @@
-"""Pass `loading`: where packed weights are kept, and what tells one checkpoint from another."""
+"""Pass `loading`: where packed weights are kept, what tells one checkpoint from another, and who loads at once."""
 
+from appliance.catalog.kernel_sets import KernelSetFacts
 from appliance.plan.inputs import PlanInputs
+from appliance.plan.ledger import Ledger
+from appliance.plan.parallel_types import ParallelPlan
 from appliance.plan.types import LoadingPlan
 
 
-def plan_loading(inputs: PlanInputs) -> LoadingPlan:
+def plan_loading(inputs: PlanInputs, kernels: KernelSetFacts, parallel: ParallelPlan, ledger: Ledger) -> LoadingPlan:
     loading = inputs.spec.loading
     return LoadingPlan(
         keep_packed=loading.keep_packed and inputs.model.format != "dummy",  # random weights are made anew
         packed_dir=inputs.files.packed_dir,
         packed_max_bytes=int(loading.packed_size),
         packed_access=loading.packed_access,
+        max_loading_ranks=_max_loading(inputs, kernels, parallel, ledger),
         checkpoint_sha256=inputs.spec.model.sha256,
     )
+
+
+def _max_loading(inputs: PlanInputs, kernels: KernelSetFacts, parallel: ParallelPlan, ledger: Ledger) -> int | None:
+    """Ranks that share no memory find one another while they load, so that none can wait for another to end it."""
+    wanted, path = inputs.spec.loading.max_parallel_loading_workers, "loading.max_parallel_loading_workers"
+    if wanted is None:
+        return None
+    if parallel.num_ranks == 1:
+        return ledger.take("loading.max_loading_ranks", path, wanted, "it changes nothing: there is one rank")
+    if kernels.links_ranks:
+        message = f"the ranks of {kernels.name} find one another while they load, so all load at once"
+        ledger.refuse(path, "plan/loading", message, hint=f"remove {path}")
+        return None
+    return ledger.take("loading.max_loading_ranks", path, wanted, f"{min(wanted, parallel.num_ranks)} of "
+                       f"{parallel.num_ranks} ranks load at once")  # fmt: skip

@@ -138,6 +138,7 @@ class LoadingPlan(msgspec.Struct, frozen=True, kw_only=True):
     packed_dir: str | None = None  # None: in the cache folder of the user
     packed_max_bytes: int = 0
     packed_access: Literal["map", "copy"] = "map"
+    max_loading_ranks: int | None = None  # at once; None: all
     checkpoint_sha256: str | None = None  # checked before planning; None: the files' sizes and times stand for them
 
 

@@ -41,6 +41,7 @@ VALUES: dict[str, Other] = {
     "model.trust_remote_code": Other("true", ("model.model_impl=transformers",)),
     "model.code_revision": Other("v1", ("model.model_impl=transformers", "model.trust_remote_code=true")),
     "model.override_pooler_config": Other("{normalize: false}", ("model.convert=embed",)),
+    "loading.max_parallel_loading_workers": Other("1", ("parallelism.tensor=2",)),
     "model.hf_overrides": Other("{rms_norm_eps: 0.001}"),
     "model.rope_scaling": Other("{rope_type: linear, factor: 2.0}"),
     "decoding.tool_parser": Other("hermes"),

@@ -39,6 +39,7 @@ from appliance.engine.ranks.share import Share
 from appliance.engine.ranks.stage_links import LeaderLinks
 from appliance.engine.ranks.stage_share import StageShare
 from appliance.engine.ranks.step_messages import message_of
+from appliance.engine.ranks.turns import Turns
 from appliance.engine.swap_memory import Swap, SwapMemory
 from appliance.kernels.errors import StepError
 from appliance.kernels.interface import (
@@ -75,6 +76,7 @@ class Followers:
         """Starts them. Raises RankStartError if the system refuses memory, OSError if it refuses processes."""
         self._meeting, self.share = _meeting(plan, config)
         self._num_beside = plan.parallel.tensor - 1
+        self.turns = Turns(plan.loading.max_loading_ranks)
         self.links: LeaderLinks | None = None  # to later stages, of ranks that share no memory
         if isinstance(self.share.ranks, LinkedRanks) and plan.parallel.pipeline > 1:
             self.links = LeaderLinks(plan.parallel.pipeline, self._send_to_stage, self.share.ranks)
@@ -86,7 +88,8 @@ class Followers:
         try:
             for rank in range(1, plan.parallel.num_ranks):
                 handle = self._meeting.start(plan, rank)
-                self.processes.append(RankProcess(self._meeting.load(plan, rank), handle, self._failed, self._handed))
+                first = self._meeting.load(plan, rank)
+                self.processes.append(RankProcess(first, handle, self._failed, self._handed, self.turns))
         except BaseException:
             self.kill()
             raise
@@ -351,10 +354,12 @@ class RankGroup:
         load_own: Callable[[Share], StageShare],
         progress: Callable[[str, int, int], None],
     ) -> Self:
-        """Starts all ranks, which load side by side. Raises RankStartError, and what loading raises."""
+        """Starts all ranks, which load side by side as far as the plan lets them. Raises RankStartError, and what
+        loading raises."""
         followers = Followers(plan, config)
         try:
-            own = load_own(followers.share)
+            with followers.turns.one():
+                own = load_own(followers.share)
             followers.wait(progress)
         except BaseException:
             followers.kill()

@@ -22,6 +22,7 @@ from appliance.engine.ranks.messages import (
     RankEnded,
     RankMoved,
 )
+from appliance.engine.ranks.turns import Turns
 
 _END_WAIT_S = 5.0  # for a rank that was asked to end
 
@@ -35,8 +36,9 @@ class RankProcess:
         handle: RankHandle,
         failed: Callable[[], None],
         handed: Callable[[int, HandedOn | HandedBack], None],
+        turns: Turns,
     ) -> None:
-        """handed: is called from another thread with the rank and what its stage hands on."""
+        """handed: is called from another thread with the rank and what its stage hands on. turns: it loads in one."""
         self.rank = first.rank
         self._handed = handed
         self._handle, self._failed = handle, failed
@@ -45,6 +47,7 @@ class RankProcess:
         self._blames_other = False
         self._is_ending = self._is_leaving = False
         self._num_sent = 0
+        self._turns, self._has_turn = turns, False
         self._answers = threading.Condition()
         self._loaded: Loaded | None = None
         self._moved: deque[RankMoved] = deque()
@@ -145,7 +148,23 @@ class RankProcess:
         self._handle.kill()
 
     def _attend(self, first: Load) -> None:
-        """Talks with the rank until it is gone."""
+        """Talks with the rank until it is gone, from its turn to load on."""
+        self._progress = Loading("waits for its turn", 0, 0)
+        if not self._turns.take(lambda: self._is_ending):
+            return
+        self._has_turn, self._progress = True, Loading(self._handle.phase, 0, 0)
+        try:
+            self._talk(first)
+        finally:
+            self._end_turn()
+
+    def _end_turn(self) -> None:
+        """It has loaded, or is gone."""
+        if self._has_turn:
+            self._has_turn = False
+            self._turns.give_back()
+
+    def _talk(self, first: Load) -> None:
         try:
             connection = self._handle.connect(first)
             self._beat_at, self._connection = time.monotonic(), connection
@@ -171,6 +190,7 @@ class RankProcess:
                     self._progress = answer
                 case Loaded():
                     self._loaded = answer
+                    self._end_turn()
                 case Beat():
                     self._beat_at = time.monotonic()
                     if answer != self._beat:

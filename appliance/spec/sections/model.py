@@ -246,9 +246,6 @@ class LoadingSection(Section):
     )
     use_tqdm_on_load: bool = field(True, "Show progress while weights load.")
     max_parallel_loading_workers: PositiveInt | None = field(
-        None, "Ranks that load at the same time, to save host memory.", built=False
-    )
-    pt_load_map_location: Text | dict[str, Text] = field(
-        "cpu", "Where PyTorch files are loaded: a device, or a map of devices.", built=False
+        None, "Ranks that load at the same time, to save host memory; the others wait. Default: all."
     )
     model_loader_extra_config: dict[str, Any] = field({}, "Options of the loader of the chosen format.", built=False)
