@@ -23,6 +23,7 @@ from appliance.engine.grammar.gate import GrammarGate
 from appliance.engine.grammar.sandbox.client import Sandbox
 from appliance.engine.loop import EngineLoop
 from appliance.engine.messages import BootPhase, UtilityResult
+from appliance.engine.processors import planned_calls
 from appliance.engine.runner import Runner
 from appliance.engine.sleep import Sleep
 from appliance.engine.validation import SamplingLimits
@@ -64,6 +65,8 @@ def boot(plan: EnginePlan, announce: Announce, *, interpreter_s: float | None = 
         make_drafters(plan.speculation),
         backend.adapters,
         None if draft is None else draft.drafter,
+        planned_calls(plan.model.logits_processors),
+        plan.model.logits_processor_timeout_s,
     )
     scheduler = Scheduler(config, time.monotonic, row_fault)
     phases.end()

@@ -16,7 +16,7 @@ from appliance.engine.adapter_changes import CHECKER, AdapterChanges
 from appliance.engine.adapter_messages import AdapterSet, AdaptersServed
 from appliance.engine.core.results import Outputs, ended_output
 from appliance.engine.core.scheduler import Scheduler
-from appliance.engine.events import Events, adapter_events, check_processors
+from appliance.engine.events import Events, adapter_events
 from appliance.engine.faults import row_fault
 from appliance.engine.grammar.gate import GrammarGate, closed_gate
 from appliance.engine.idle import IdleWork
@@ -277,7 +277,7 @@ class EngineLoop:
             if self._is_asleep:
                 raise Refusal(ErrorKind.UNAVAILABLE, None, REFUSAL)
             validate_request(message, self._runner.vocab_size, self._limits)
-            check_processors(message)
+            message = self._runner.processors.admit(message)
             if message.constraint is None:
                 self._scheduler.add(client, message)
             elif (grammar := self._grammars.admit(client, message)) is not None:

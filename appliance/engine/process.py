@@ -18,6 +18,7 @@ import msgspec
 
 from appliance.base.errors import ApplianceError
 from appliance.base.log import configure, fields, logger
+from appliance.base.plugins import PluginError
 from appliance.base.sockets import remove_orphan
 from appliance.engine.backend import PlanMismatchError
 from appliance.engine.boot import boot, process_age_s
@@ -32,7 +33,8 @@ _log = logger("engine")
 
 EXIT_DEAD = 1
 EXIT_NOT_STARTED = 2
-LASTING = (KernelSetError, PlanMismatchError)  # a library to build, a plan to make again: no new start heals them
+# A library to build, a plan to make again, a plug-in to mend: no new start heals them.
+LASTING = (KernelSetError, PlanMismatchError, PluginError)
 SWITCH_INTERVAL_S = 0.0005  # how long the front may hold the GIL while the loop waits for it
 
 

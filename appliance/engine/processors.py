@@ -1,19 +1,24 @@
-"""Logits processors: Python objects of the operator, named by a request. They run between the model and the sampler.
+"""Logits processors: Python objects of the operator, named by the plan for every request, or by a request for itself.
+They run between the model and the sampler.
 
 A processor's change becomes a logit bias of its row, so that raw log-probabilities stay the model's.
 """
 
-import importlib
 import inspect
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from appliance.base.bounded import BoundedCalls, StoppedError, TookTooLongError
+from appliance.base.plugins import PluginError, load_plugin
 from appliance.engine.inputs import LogitRows
-from appliance.engine.messages import ErrorKind, ProcessorCall
+from appliance.engine.messages import ErrorKind, GenerateRequest, ProcessorCall
+from appliance.engine.refusal import Refusal
 from appliance.engine.rows import Rows
 from appliance.engine.step import NewRow, RowError
 from appliance.kernels.logits import Logits
@@ -21,6 +26,10 @@ from appliance.kernels.sampling import NO_TOKEN, SamplingBatch
 
 Row = npt.NDArray[np.float32]  # the logits [V] of one row
 Bias = tuple[npt.NDArray[np.int32], Row]  # token ids, and the values added to their logits
+FIELD: Final = "decoding.logits_processors"
+CALL_TIMEOUT_S: Final = 5.0
+_BATCH_FORM: Final = ("apply", "update_state")  # the methods by which vLLM's class is known
+
 Processor = Callable[[list[int], list[int], Row], Any]  # (prompt, output, logits) -> logits
 
 
@@ -34,12 +43,13 @@ def make_processor(call: ProcessorCall) -> Processor:
     The object is called as f(output, logits) or f(prompt, output, logits): lists of token ids, and float32 [V] that it
     may change; it returns logits [V]. Raises ProcessorError.
     """
-    module, _, name = call.qualname.rpartition(".")
     try:
-        found: Any = getattr(importlib.import_module(module), name)
+        found = load_plugin(call.qualname, "logits_processors")
         if call.is_constructor:
             found = found(*call.args, **call.kwargs)
         num_arguments = _num_arguments(found)
+    except PluginError as error:
+        raise ProcessorError(str(error)) from error
     except Exception as error:
         raise ProcessorError(f"{call.qualname}: {type(error).__name__}: {error}") from error
     if num_arguments == 2:
@@ -57,6 +67,25 @@ def _num_arguments(found: Any) -> int:
     return sum(each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD) for each in parameters)
 
 
+def planned_calls(names: Sequence[str]) -> tuple[ProcessorCall, ...]:
+    """Returns the calls of the processors that the plan names for every request; each is made once, to know that it can
+    be. Raises PluginError."""
+    return tuple(map(_planned_call, names))
+
+
+def _planned_call(name: str) -> ProcessorCall:
+    found = load_plugin(name, FIELD)
+    if isinstance(found, type) and all(hasattr(found, method) for method in _BATCH_FORM):
+        hint = "write a class without arguments whose objects are called as f(output, logits), for one sequence"
+        raise PluginError(f"{FIELD}: {name} is a processor of whole batches, as vLLM has them", hint=hint)
+    call = ProcessorCall(qualname=name.replace(":", "."), is_constructor=isinstance(found, type))
+    try:
+        make_processor(call)
+    except ProcessorError as error:
+        raise PluginError(f"{FIELD}: {error}", hint="f(output, logits) or f(prompt, output, logits)") from error
+    return call
+
+
 @dataclass(slots=True)
 class _Named:
     name: str
@@ -64,11 +93,32 @@ class _Named:
 
 
 class RowProcessors:
-    """The processors of the rows that have any. Each row has its own; a preempted row gets new ones."""
+    """The processors of the rows that have any. Each row has its own; a preempted row gets new ones.
 
-    def __init__(self, rows: Rows) -> None:
+    planned: those of every request, before its own. Whatever a processor does takes `timeout_s` at most.
+    """
+
+    def __init__(self, rows: Rows, planned: tuple[ProcessorCall, ...] = (), timeout_s: float = CALL_TIMEOUT_S) -> None:
         self._rows = rows
+        self._planned = planned
+        self._bounded = BoundedCalls(timeout_s)
         self._by_row: dict[int, list[_Named]] = {}
+
+    def admit(self, message: GenerateRequest) -> GenerateRequest:
+        """Returns the request with the plan's processors before its own.
+
+        Raises Refusal for one of its own that cannot be made, so that it does not fail within a step.
+        """
+        sampling = message.sampling
+        try:
+            for call in sampling.logits_processors:
+                self._make(call)
+        except ProcessorError as error:
+            raise Refusal(ErrorKind.INVALID, "logits_processors", f"logits_processors: {error}") from error
+        if not self._planned:
+            return message
+        every = msgspec.structs.replace(sampling, logits_processors=self._planned + sampling.logits_processors)
+        return msgspec.structs.replace(message, sampling=every)
 
     def put(self, new: NewRow) -> None:
         """Makes the row's processors. Each was made once before the request was accepted; a failure now fails the row.
@@ -76,7 +126,7 @@ class RowProcessors:
         It fails when the processor is first called, so that the error has its place in a step.
         """
         if new.sampling.logits_processors:
-            self._by_row[new.row] = [_Named(call.qualname, _made(call)) for call in new.sampling.logits_processors]
+            self._by_row[new.row] = [self._named(call) for call in new.sampling.logits_processors]
 
     def drop(self, row: int) -> None:
         self._by_row.pop(row, None)
@@ -111,7 +161,9 @@ class RowProcessors:
         tokens: list[int] = self._rows.token_ids[row, :end].tolist()
         for each in self._by_row[row]:
             try:
-                answer = np.asarray(each.run(tokens[:start], tokens[start:], logits.copy()), np.float32)
+                answer = self._bounded.run(each.name, partial(_answer, each.run, tokens, start, logits.copy()))
+            except (TookTooLongError, StoppedError) as error:
+                raise ProcessorError(str(error)) from error
             except Exception as error:
                 raise ProcessorError(f"{each.name}: {type(error).__name__}: {error}") from error
             if answer.shape != logits.shape:
@@ -121,17 +173,26 @@ class RowProcessors:
             logits = answer
         return logits
 
+    def _named(self, call: ProcessorCall) -> _Named:
+        try:
+            return _Named(call.qualname, self._make(call))
+        except ProcessorError as error:
+            reason = str(error)
 
-def _made(call: ProcessorCall) -> Processor:
-    try:
-        return make_processor(call)
-    except ProcessorError as error:
-        reason = str(error)
+        def fail(prompt: list[int], output: list[int], logits: Row) -> Row:
+            raise RuntimeError(reason)
 
-    def fail(prompt: list[int], output: list[int], logits: Row) -> Row:
-        raise RuntimeError(reason)
+        return _Named(call.qualname, fail)
 
-    return fail
+    def _make(self, call: ProcessorCall) -> Processor:
+        try:
+            return self._bounded.run(call.qualname, partial(make_processor, call))
+        except (TookTooLongError, StoppedError) as error:
+            raise ProcessorError(str(error)) from error
+
+
+def _answer(run: Processor, tokens: list[int], start: int, logits: Row) -> Row:
+    return np.asarray(run(tokens[:start], tokens[start:], logits), np.float32)
 
 
 def _difference(before: Row, after: Row) -> Bias:

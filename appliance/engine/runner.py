@@ -16,8 +16,8 @@ from appliance.engine.filled_slots import FilledSlots
 from appliance.engine.grammar.masks import GrammarMasks
 from appliance.engine.inputs import InputBuilder, LogitRows
 from appliance.engine.laps import Laps
-from appliance.engine.messages import ErrorKind
-from appliance.engine.processors import RowProcessors
+from appliance.engine.messages import ErrorKind, ProcessorCall
+from appliance.engine.processors import CALL_TIMEOUT_S, RowProcessors
 from appliance.engine.profile import EngineProfile
 from appliance.engine.profiler import StepProfiler
 from appliance.engine.ran import Begun, BegunStep, Ran
@@ -52,6 +52,8 @@ class Runner:
         drafters: Sequence[Drafter] = (),
         adapters: AdapterStore | None = None,
         draft_model: ModelDrafter | None = None,
+        processors: tuple[ProcessorCall, ...] = (),
+        processor_timeout_s: float = CALL_TIMEOUT_S,
     ) -> None:
         self._slots = FilledSlots(executable, adapters)
         self.vocab_size = vocab_size
@@ -79,8 +81,8 @@ class Runner:
         self._stages = executable if isinstance(executable, Staged) and config.num_lanes > 1 else None
         self._begun: deque[BegunStep] = deque()
         self._grammars = GrammarMasks(self._rows)
-        self._processors = RowProcessors(self._rows)
-        self._sampler = RowSampler(executable, self._rows, self._processors, logprobs_mode)
+        self.processors = RowProcessors(self._rows, processors, processor_timeout_s)
+        self._sampler = RowSampler(executable, self._rows, self.processors, logprobs_mode)
         self._drafts = RowDrafts(drafters, vocab_size, draft_model) if has_drafts else None
         places = (config.num_swap_places, config.num_state_places)
         self._swap = swap_of(executable, *places) if config.num_swap_places else None
@@ -205,7 +207,7 @@ class Runner:
         """Drops, puts and extends rows. Adds the errors of those that cannot take part in the step to `failed`."""
         for row in plan.freed_rows:
             self._rows.drop(row)
-            self._processors.drop(row)
+            self.processors.drop(row)
             self._grammars.drop(row)
             if self._drafts is not None:
                 self._drafts.drop(row)
@@ -236,7 +238,7 @@ class Runner:
 
     def _put(self, new: NewRow) -> None:
         self._rows.put(new)
-        self._processors.put(new)
+        self.processors.put(new)
         if new.grammar is not None:
             self._grammars.put(new)
         if self._drafts is not None:

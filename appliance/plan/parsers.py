@@ -9,18 +9,23 @@ from appliance.plan.serving_types import ParsersPlan
 def plan_parsers(inputs: PlanInputs, template: str | None, ledger: Ledger) -> ParsersPlan:
     """template: the chat template that was planned."""
     decoding = inputs.spec.decoding
-    tools: str | None
-    if (plugin := decoding.tool_parser_plugin) is not None:
-        tools = ledger.take("serving.parsers.tools", "decoding.tool_parser_plugin", plugin)
-    else:
+    tools = _plugin("tools", "tool_parser_plugin", decoding.tool_parser_plugin, ledger)
+    if tools is None:
         tools = _path("tools", "tool_parser", decoding.tool_parser, TOOL_PARSERS, template, ledger)
-    reasoning = _path("reasoning", "reasoning_parser", decoding.reasoning_parser, REASONING_PARSERS, template, ledger)
+    reasoning = _plugin("reasoning", "reasoning_parser_plugin", decoding.reasoning_parser_plugin, ledger)
+    if reasoning is None:
+        wanted = decoding.reasoning_parser
+        reasoning = _path("reasoning", "reasoning_parser", wanted, REASONING_PARSERS, template, ledger)
     return ParsersPlan(
         tools=tools,
         reasoning=reasoning,
         auto_tool_choice=tools is not None and decoding.enable_auto_tool_choice is not False,
         exclude_tools_when_none=decoding.exclude_tools_when_tool_choice_none,
     )
+
+
+def _plugin(field: str, spec_field: str, path: str | None, ledger: Ledger) -> str | None:
+    return None if path is None else ledger.take(f"serving.parsers.{field}", f"decoding.{spec_field}", path)
 
 
 def _path(

@@ -44,6 +44,7 @@ def plan_pooling(inputs: PlanInputs, modelled: Modelled, ledger: Ledger) -> Pool
         if settings:
             ledger.refuse(SETTINGS, RULE, "the model generates, and pools nothing", hint="write model.task: embed")
         return None
+    _refuse_processors(inputs, ledger)
     check_names(settings, ledger)
     sentence, config = inputs.model.sentence, inputs.model.config
     labels = ("LABEL_0",) if inputs.model.architecture.endswith(_REWARD) else _labels(config)
@@ -67,6 +68,12 @@ def plan_pooling(inputs: PlanInputs, modelled: Modelled, ledger: Ledger) -> Pool
         default_prompt=None if sentence is None else sentence.default_prompt,
         is_causal=_is_causal(inputs.model.architecture),
     )
+
+
+def _refuse_processors(inputs: PlanInputs, ledger: Ledger) -> None:
+    if inputs.spec.decoding.logits_processors:
+        message = "the model pools, and samples no token whose logits a processor could change"
+        ledger.refuse("decoding.logits_processors", RULE, message, hint="remove it")
 
 
 def described_pooling(pooling: PoolingPlan | None, described: Described) -> PoolingPlan | None:

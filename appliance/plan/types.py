@@ -115,8 +115,10 @@ class ModelPlan(msgspec.Struct, frozen=True, kw_only=True):
     default_sampling: dict[str, Any]  # from generation_config, field names of SamplingParams
     max_logprobs: int
     logprobs_mode: Literal["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"]
+    logits_processors: tuple[str, ...] = ()  # dotted paths of those that every request has
     logits_processor_pattern: str | None = None  # of names that requests may bring
     config: ConfigChoice = OWN  # the config that the checkpoint is read with
+    logits_processor_timeout_s: float = 5.0  # of one call
     config_overrides: dict[str, Any] = {}  # merged over the checkpoint's config before the decoder is built
     show_load_progress: bool = True
     experts: ExpertsPlan | None = None

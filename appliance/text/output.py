@@ -1,17 +1,21 @@
 """A model's whole output format: reasoning first, then tool calls in the rest."""
 
-import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
-from appliance.base.errors import ApplianceError
+from appliance.base.plugins import PluginError, load_plugin
+from appliance.text.parsing.bounded import BoundedFormats, BoundedParser, bounded_formats
 from appliance.text.parsing.events import ArgumentsDelta, CallDone, CallStarted, ContentDelta, Event, OutputParser
 from appliance.text.reasoning.format import ReasoningFormat
 from appliance.text.tools.format import ToolContext, ToolFormat
 from appliance.text.tools.spelling import CallsOrText
 
 T = TypeVar("T")
+_FIELDS: Final[dict[type, str]] = {
+    ToolFormat: "decoding.tool_parser_plugin",
+    ReasoningFormat: "decoding.reasoning_parser_plugin",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +23,13 @@ class ModelOutput:
     """The formats of a model's output. A reasoning format without a script is read by the tool format of its name.
 
     reads_all: that tool format, which is used whether or not a request has tools.
+    plugins: the formats that are the operator's own, whose calls take a bounded time.
     """
 
     tools: ToolFormat | None = None
     reasoning: ReasoningFormat | None = None
     reads_all: ToolFormat | None = None
+    plugins: BoundedFormats | None = None
 
     def special_tokens(self, *, uses_tools: bool) -> frozenset[str]:
         """Returns the special tokens that a request's parsers need to see."""
@@ -73,15 +79,18 @@ class ModelOutput:
         elif self.tools is not None and context.may_call and self.reads_all is None:
             calls = self.tools.new_parser(context)
             stages.append(CallsOrText(starts, calls) if starts else calls)
-        if len(stages) < 2:
-            return stages[0] if stages else None
-        return _Chain(*stages)
+        parser = _Chain(*stages) if len(stages) == 2 else stages[0] if stages else None
+        return parser if parser is None or self.plugins is None else BoundedParser(parser, self.plugins)
 
 
 def load_output_format(tools: str | None, reasoning: str | None) -> ModelOutput:
-    """Loads formats by import path, "module:NAME" or "module.NAME". Raises ApplianceError if one does not exist."""
+    """Loads formats by import path, "module:NAME" or "module.NAME". Raises PluginError if one does not exist."""
     tool_format = load_format(tools, ToolFormat) if tools else None
     reasoning_format = load_format(reasoning, ReasoningFormat) if reasoning else None
+    return replace(_combined(tool_format, reasoning_format), plugins=bounded_formats(tools, reasoning))
+
+
+def _combined(tool_format: ToolFormat | None, reasoning_format: ReasoningFormat | None) -> ModelOutput:
     if reasoning_format is not None and reasoning_format.script is None:
         assert reasoning_format.tool_format is not None
         return ModelOutput(tool_format, reasoning_format, reasoning_format.tool_format)
@@ -91,13 +100,9 @@ def load_output_format(tools: str | None, reasoning: str | None) -> ModelOutput:
 
 
 def load_format(path: str, kind: type[T]) -> T:
-    module, _, name = path.rpartition(":" if ":" in path else ".")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ApplianceError(f"the parser {path!r} cannot be loaded: {error}", hint="write module:NAME") from error
+    found = load_plugin(path, _FIELDS[kind])
     if not isinstance(found, kind):
-        raise ApplianceError(f"the parser {path!r} is no {kind.__name__}", hint="see docs/guides/tools.md")
+        raise PluginError(f"{_FIELDS[kind]}: {path} is no {kind.__name__}", hint="see docs/guides/plugins.md")
     return found
 
 

@@ -187,6 +187,7 @@ ELSEWHERE: dict[str, str] = {
     "decoding.enable_auto_tool_choice": "tests/server/test_tools.py",
     "decoding.exclude_tools_when_tool_choice_none": "tests/server/test_tools.py",
     "decoding.reasoning_parser": "tests/server/test_tools.py",
+    "decoding.reasoning_parser_plugin": "tests/server/test_plugins.py",
     "endpoints.auth.keys[].name": "shown in logs alone",
     "endpoints.auth.keys[].max_concurrency": "tests/server/test_keys.py",
     "endpoints.auth.keys[].priority": "tests/server/test_keys.py",

@@ -1,5 +1,7 @@
 """Logits processors as an operator would write them."""
 
+import time
+
 import numpy as np
 import numpy.typing as npt
 
@@ -47,3 +49,26 @@ def not_numbers(output: list[int], logits: Logits) -> Logits:
 
 
 def no_arguments() -> None: ...
+
+
+def hangs(output: list[int], logits: Logits) -> Logits:
+    while True:
+        time.sleep(0.001)
+
+
+class Greedy:
+    """Keeps the largest logit; constructed for a sequence."""
+
+    def __call__(self, prompt: list[int], output: list[int], logits: Logits) -> Logits:
+        kept = np.full_like(logits, -np.inf)
+        kept[np.argmax(logits)] = 0.0
+        return kept
+
+
+class OfBatches:
+    """As vLLM has them."""
+
+    def update_state(self, update: object) -> None: ...
+
+    def apply(self, logits: object) -> object:
+        return logits

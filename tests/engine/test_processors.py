@@ -5,9 +5,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from appliance.base.plugins import PluginError
 from appliance.engine.loop import EngineLoop
-from appliance.engine.messages import ErrorKind, FinishReason, GenerateRequest, OutputBatch, ProcessorCall
-from appliance.engine.processors import ProcessorError, make_processor
+from appliance.engine.messages import (
+    ErrorKind,
+    FinishReason,
+    GenerateRequest,
+    OutputBatch,
+    ProcessorCall,
+    SequenceOutput,
+)
+from appliance.engine.processors import ProcessorError, RowProcessors, make_processor, planned_calls
 from appliance.engine.validation import SamplingLimits
 
 from .simulator import generate
@@ -118,3 +126,68 @@ def test_a_preempted_row_gets_its_processors_again() -> None:
     assert tight.scheduler.stats(0.0).num_preemptions > 0
     assert [tight.tokens(name) for name in "ab"] == [wide.tokens(name) for name in "ab"]
     assert all(np.array(tight.tokens("a")) % 2 == 0)
+
+
+class Planned:
+    """A loop whose plan names processors for every request."""
+
+    def __init__(self, *names: str, timeout_s: float = 30.0) -> None:
+        self.run = Engine()
+        rows = self.run.runner._rows
+        calls = planned_calls([f"{HERE}.{name}" for name in names])
+        processors = RowProcessors(rows, calls, timeout_s)
+        self.run.runner.processors = self.run.runner._sampler._processors = processors
+        self.loop = EngineLoop(self.run.scheduler, self.run.runner, SamplingLimits(4, 4, r"tests\..*"))
+
+    def ask(self, *requests: GenerateRequest) -> dict[str, list[SequenceOutput]]:
+        events = [event for request in requests for event in self.loop.handle(b"", request)]
+        while self.loop.has_work:
+            events += self.loop.step()
+        found: dict[str, list[SequenceOutput]] = {}
+        for _, event in events:
+            assert isinstance(event, OutputBatch)
+            for output in event.outputs:
+                found.setdefault(output.request_id, []).append(output)
+        return found
+
+
+def tokens_of(outputs: list[SequenceOutput]) -> list[int]:
+    return [token for output in outputs for token in output.token_ids]
+
+
+def test_those_of_the_plan_change_every_request_before_its_own() -> None:
+    planned = Planned("even", "Greedy")
+    found = planned.ask(ask("a"), ask("b", temperature=1.0, seed=3), ask("c", call("Shift", 7)))
+    assert all(token % 2 == 0 for token in tokens_of(found["a"]) + tokens_of(found["b"]))
+    assert tokens_of(found["a"]) == tokens_of(found["b"]), "Greedy leaves one"
+    assert len(tokens_of(found["c"])) == 8
+
+
+def test_one_of_the_plan_that_fails_is_named() -> None:
+    found = Planned("fails_late").ask(ask("a"))
+    assert len(tokens_of(found["a"])) == 3
+    assert f"{HERE}.fails_late: LookupError: no fourth token" in str(found["a"][-1].error)
+
+
+def test_one_that_hangs_ends_its_request_by_name_and_no_other() -> None:
+    planned = Planned(timeout_s=0.2)
+    found = planned.ask(ask("bad", call("hangs")), ask("good", call("even")))
+    assert (found["bad"][-1].finish_reason, found["bad"][-1].error_kind) == (FinishReason.ERROR, ErrorKind.INTERNAL)
+    assert f"{HERE}.hangs took more than 0.2 s" in str(found["bad"][-1].error)
+    assert len(tokens_of(found["good"])) == 8
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nothing", "cannot be imported: AttributeError"),
+        ("Shift", "missing 1 required positional argument"),
+        ("NOT_A_PROCESSOR", "TypeError"),
+        ("no_arguments", "takes 0 arguments"),
+        ("OfBatches", "a processor of whole batches, as vLLM has them"),
+    ],
+)
+def test_what_the_plan_names_and_cannot_be_ends_the_start(name: str, words: str) -> None:
+    with pytest.raises(PluginError, match=words) as error:
+        planned_calls([f"{HERE}.{name}"])
+    assert f"decoding.logits_processors: {HERE}.{name}" in str(error.value)

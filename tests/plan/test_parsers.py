@@ -47,6 +47,11 @@ def test_the_spec_decides() -> None:
     assert none.serving.parsers.tools is None
 
 
+def test_a_reasoning_plugin_is_planned_by_its_path() -> None:
+    decoding = "decoding: {reasoning_parser_plugin: 'mine.formats:MINE', trust_plugins: true}\n"
+    assert planned("{{ '<think>' }}", decoding).serving.parsers.reasoning == "mine.formats:MINE"
+
+
 def test_a_plugin_is_planned_by_its_path() -> None:
     decoding = "decoding: {tool_parser_plugin: 'mine.formats:MINE', trust_plugins: true}\n"
     assert planned("{{ '<tool_call>' }}", decoding).serving.parsers.tools == "mine.formats:MINE"

@@ -12,6 +12,7 @@ from appliance.deploy.kernels_record import planned_folder
 from appliance.plan.prepare import Prepared
 from appliance.plan.serving_types import ServingPlan
 from appliance.plan.types import EnginePlan
+from appliance.spec.plugins import named_plugins
 
 LARGE_BODY_BYTES: Final = 64 << 20
 MANY_SEQUENCES: Final = 128
@@ -83,16 +84,9 @@ def code_of_others(subject: AuditSubject) -> Iterator[AuditFinding]:
         yield AuditFinding(
             "audit/remote-code", Gravity.HIGH, "model.trust_remote_code", message, "pin model.code_revision"
         )
-    plugins = [("endpoints.http.middleware", name) for name in spec.endpoints.http.middleware]
-    if spec.decoding.tool_parser_plugin is not None:
-        plugins.append(("decoding.tool_parser_plugin", spec.decoding.tool_parser_plugin))
-    if spec.decoding.logits_processor_pattern is not None:
-        plugins.append(("decoding.logits_processor_pattern", spec.decoding.logits_processor_pattern))
-    if spec.speculative is not None and spec.speculative.drafter is not None:
-        plugins.append(("speculative.drafter", spec.speculative.drafter))
-    for path, name in plugins:
-        hint = "review it, and pin the package that holds it"
-        yield AuditFinding("audit/plugin", Gravity.MEDIUM, path, f"{name} is imported and run", hint)
+    for plugin in named_plugins(spec):
+        message, hint = f"{plugin.name} is imported and run in the {plugin.runs_in}", "review it, and pin its package"
+        yield AuditFinding("audit/plugin", Gravity.MEDIUM, plugin.path, message, hint)
 
 
 def unpinned_bytes(subject: AuditSubject) -> Iterator[AuditFinding]:

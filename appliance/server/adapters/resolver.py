@@ -1,16 +1,16 @@
 """Looks for adapters that are not served when a request names one: in a folder, then by the operator's own code."""
 
 import asyncio
-import importlib
 import inspect
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from appliance.base.errors import ApplianceError
+from appliance.base.plugin_types import ResolveAdapter
+from appliance.base.plugins import PluginError, load_plugin
 from appliance.plan.serving_types import AdapterRulesPlan
 from appliance.plan.types import EnginePlan
 from appliance.requests.adapters import ChangeAdapters, read_folder, refused
@@ -18,11 +18,9 @@ from appliance.requests.errors import ApiError
 from appliance.service.adapter_sets import AdapterChange, AdapterSetError
 
 MOST_WAITING: Final = 32  # requests for names that are looked for
+RESOLVE_TIMEOUT_S: Final = 30.0  # others that wait for other names wait as long
 MOST_RECENT: Final = 256  # names whose use is remembered
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")  # one part of a path, and not a hidden one
-
-Resolve = Callable[[str, str], Awaitable[str | None]]
-"""(model, name) -> the folder of the adapter, or None."""
 
 
 class AdapterResolver:
@@ -30,7 +28,7 @@ class AdapterResolver:
     first, when as many are in memory as may be."""
 
     def __init__(self, rules: AdapterRulesPlan) -> None:
-        """Raises ApplianceError for a dotted path that cannot be imported."""
+        """Raises PluginError for a dotted path that cannot be imported."""
         self.rules = rules
         self._resolve = None if rules.resolver is None else _imported(rules.resolver)
         self._used: dict[str, None] = {}  # names of adapters, those used longest ago first
@@ -82,19 +80,18 @@ class AdapterResolver:
                 return folder
         if self._resolve is None:
             return None
-        found = await self._resolve(plan.model.served_names[0], name)
+        try:
+            found = await asyncio.wait_for(self._resolve(plan.model.served_names[0], name), RESOLVE_TIMEOUT_S)
+        except TimeoutError as error:
+            message = f"lora.resolver has not found the adapter within {RESOLVE_TIMEOUT_S:g} s"
+            raise ApiError(503, message, code="resolver_timeout", param="model") from error
         return None if found is None else Path(found)
 
 
-def _imported(path: str) -> Resolve:
-    module, _, name = path.replace(":", ".").rpartition(".")
-    try:
-        found: Any = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        hint = "it must be installed beside the server, or on PYTHONPATH"
-        raise ApplianceError(f"lora.resolver: {path} cannot be imported: {error}", hint=hint) from error
+def _imported(path: str) -> ResolveAdapter:
+    found = load_plugin(path, "lora.resolver")
     if not inspect.iscoroutinefunction(found):
         hint = "async def f(model, name) that returns a folder or None"
-        raise ApplianceError(f"lora.resolver: {path} is no coroutine function", hint=hint)
-    resolve: Resolve = found
+        raise PluginError(f"lora.resolver: {path} is no coroutine function", hint=hint)
+    resolve: ResolveAdapter = found
     return resolve

@@ -68,6 +68,9 @@ class Search:
         for name, neutral in (_NEUTRAL if is_beams else _ONLY_BEAMS).items():
             if getattr(fields, name, None) not in neutral:
                 raise invalid(name, f"{name} {'has no use in' if is_beams else 'needs'} beam search", "invalid_value")
+        if is_beams and plan.model.logits_processors:
+            message = "beam search knows no logits processors, and decoding.logits_processors has some"
+            raise invalid("use_beam_search", message, "not_allowed")
         if is_beams and plan.model.logprobs_mode != "raw_logprobs":
             message = f"beam search needs model.logprobs_mode raw_logprobs; here it is {plan.model.logprobs_mode}"
             raise invalid("use_beam_search", message, "not_allowed")

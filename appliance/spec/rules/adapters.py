@@ -48,16 +48,6 @@ def pins_leave_a_slot(spec: DeploymentSpec) -> Findings:
         )
 
 
-def resolver_is_trusted(spec: DeploymentSpec) -> Findings:
-    if spec.lora is not None and spec.lora.resolver is not None and not spec.decoding.trust_plugins:
-        yield Finding(
-            path="lora.resolver",
-            value=spec.lora.resolver,
-            message="a resolver is code that runs inside the server, and decoding.trust_plugins is false",
-            hint="write decoding.trust_plugins: true if the code is yours",
-        )
-
-
 def adapter_names_differ(spec: DeploymentSpec) -> Findings:
     if spec.lora is None:
         return
@@ -100,13 +90,6 @@ def drafter_fits_method(spec: DeploymentSpec) -> Findings:
             value=guess.method if guess.drafter is None else guess.drafter,
             message="the method custom_class and speculative.drafter need each other",
             hint="write method: custom_class and drafter: package.module.name, or neither",
-        )
-    if guess.drafter is not None and not spec.decoding.trust_plugins:
-        yield Finding(
-            path="speculative.drafter",
-            value=guess.drafter,
-            message="a drafter is code that runs inside the engine, and decoding.trust_plugins is false",
-            hint="write decoding.trust_plugins: true if the code is yours",
         )
 
 

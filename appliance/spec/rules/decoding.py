@@ -5,6 +5,7 @@ import re
 from appliance.catalog.parsers import REASONING_PARSERS, TOOL_PARSERS, find_parser
 from appliance.catalog.sampling import SAMPLING_BOUNDS
 from appliance.spec.deployment import DeploymentSpec
+from appliance.spec.plugins import named_plugins
 from appliance.spec.rules.finding import Finding, Findings
 from appliance.spec.suggest import near_value
 
@@ -23,22 +24,34 @@ def tool_choice_needs_a_parser(spec: DeploymentSpec) -> Findings:
 
 
 def plugins_are_trusted(spec: DeploymentSpec) -> Findings:
-    decoding = spec.decoding
-    if decoding.tool_parser_plugin is None:
-        return
-    if not decoding.trust_plugins:
+    for plugin in () if spec.decoding.trust_plugins else named_plugins(spec):
         yield Finding(
-            path="decoding.tool_parser_plugin",
-            value=decoding.tool_parser_plugin,
-            message="a plug-in is code that runs inside the server, and trust_plugins is false",
+            path=plugin.path,
+            value=plugin.name,
+            message=f"a plug-in is code that runs inside the {plugin.runs_in}, and decoding.trust_plugins is false",
             hint="write decoding.trust_plugins: true if the code is yours",
         )
-    if decoding.tool_parser != "auto":
+    for name in ("tool_parser", "reasoning_parser"):
+        plugin_name, parser = getattr(spec.decoding, f"{name}_plugin"), getattr(spec.decoding, name)
+        if plugin_name is not None and parser != "auto":
+            yield Finding(
+                path=f"decoding.{name}_plugin",
+                value=plugin_name,
+                message=f"{name} is {parser}, and {name}_plugin names another one",
+                hint=f"remove decoding.{name} or the plug-in",
+            )
+
+
+def processors_leave_time(spec: DeploymentSpec) -> Findings:
+    timeout, most = spec.decoding.logits_processor_timeout, spec.restart.heartbeat_timeout / 2
+    has_any = spec.decoding.logits_processors or spec.decoding.logits_processor_pattern
+    if has_any and not 0 < timeout <= most:
         yield Finding(
-            path="decoding.tool_parser_plugin",
-            value=decoding.tool_parser_plugin,
-            message=f"tool_parser is {decoding.tool_parser}, and tool_parser_plugin names another one",
-            hint="remove decoding.tool_parser or the plug-in",
+            path="decoding.logits_processor_timeout",
+            value=timeout,
+            message="a processor that is late would have the whole engine taken for hung",
+            allowed=f"more than 0 and at most {most:g}s, half of restart.heartbeat_timeout",
+            hint="default: 5s",
         )
 
 
@@ -53,8 +66,7 @@ def parsers_are_known(spec: DeploymentSpec) -> Findings:
 
 def _unknown_parser(path: str, name: str, known: tuple[str, ...]) -> Finding:
     near = near_value(name, known)
-    plugin = "name your own in decoding.tool_parser_plugin" if "tool" in path else "write none"
-    hint = f"did you mean {near!r}?" if near else plugin
+    hint = f"did you mean {near!r}?" if near else f"name your own in {path}_plugin"
     return Finding(path=path, value=name, message=f"no parser is named {name!r}", allowed=", ".join(known), hint=hint)
 
 
@@ -95,13 +107,6 @@ def pattern_compiles(spec: DeploymentSpec) -> Findings:
     pattern = spec.decoding.logits_processor_pattern
     if pattern is None:
         return
-    if not spec.decoding.trust_plugins:
-        yield Finding(
-            path="decoding.logits_processor_pattern",
-            value=pattern,
-            message="a logits processor is code that runs inside the engine, and trust_plugins is false",
-            hint="write decoding.trust_plugins: true if the code that the pattern matches is yours",
-        )
     try:
         re.compile(pattern)
     except re.error as error:

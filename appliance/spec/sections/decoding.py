@@ -60,7 +60,9 @@ class DecodingSection(Section):
         None, "A tool format of your own, as package.module:NAME; see docs/guides/tools.md.", apply="live"
     )
     trust_plugins: bool = field(
-        False, "Run code of your own inside: tool_parser_plugin, logits processors.", apply="live"
+        False,
+        "Run code of your own inside: every field that takes a dotted path needs it. See docs/guides/plugins.md.",
+        apply="live",
     )
     tool_server: list[Text] = field([], "Tool servers as host:port, or demo.", built=False, apply="live")
     reasoning_parser: Auto[Text] = field(
@@ -68,6 +70,9 @@ class DecodingSection(Section):
         "Parser of reasoning: deepseek_r1, qwen3, granite, mistral ...",
         auto="from the chat template, else none",
         apply="live",
+    )
+    reasoning_parser_plugin: DottedPath | None = field(
+        None, "A reasoning format of your own, as package.module:NAME; see docs/guides/plugins.md.", apply="live"
     )
     generation_config: Text = field(
         "auto",
@@ -78,9 +83,14 @@ class DecodingSection(Section):
     override_generation_config: dict[str, Any] = field(
         {}, "Sampling defaults merged over it: {temperature: 0.7, top_p: 0.8, max_new_tokens: 512}.", apply="live"
     )
-    logits_processors: list[DottedPath] = field([], "Classes applied to the logits of every request.", built=False)
+    logits_processors: list[DottedPath] = field(
+        [], "Functions or classes of your own that change the logits of every request, in this order."
+    )
     logits_processor_pattern: Text | None = field(
         None, "Pattern of whole names of logits processors that requests may bring; needs trust_plugins. Default: none."
+    )
+    logits_processor_timeout: Duration = field(
+        5.0, "Longest time of one call of a logits processor; its request fails then. All others wait meanwhile."
     )
 
 

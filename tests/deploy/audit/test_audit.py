@@ -23,6 +23,7 @@ from tests.server.harness import example_path, running, write_plan
 
 HASH = "sha256:" + "ab" * 32
 HEAD = "api_version: appliance/v1\nkind: Deployment\nname: small\n"
+TRUSTED = "decoding: {trust_plugins: true}"
 PINNED = f"model: {{source: hf://owner/small, sha256: {'cd' * 32}}}\n"
 PUBLIC = "host: 0.0.0.0, allowed_hosts: [a.example]"
 KEYS = f"auth: {{keys: [{{name: team, hash: '{HASH}', max_concurrency: 4}}]}}"
@@ -62,7 +63,9 @@ def test_a_careful_spec_has_no_findings(tmp_path: Path) -> None:
             "HIGH",
         ),
         ("model: {source: hf://owner/small}", "unpinned-model", "MEDIUM"),
-        (f"{PINNED}endpoints: {{http: {{middleware: [package.Middleware]}}}}", "plugin", "MEDIUM"),
+        (f"{PINNED}endpoints: {{http: {{middleware: [package.Middleware]}}}}\n{TRUSTED}", "plugin", "MEDIUM"),
+        (f"{PINNED}decoding: {{trust_plugins: true, logits_processors: [package.f]}}", "plugin", "MEDIUM"),
+        (f"{PINNED}lora: {{resolver: package.find}}\n{TRUSTED}", "plugin", "MEDIUM"),
         (f"{PINNED}endpoints: {{auth: {{keys: [{{name: team, hash: '{HASH}'}}]}}}}", "key-unlimited", "LOW"),
         (f"{PINNED}endpoints: {{auth: {{keys_file: keys.json}}}}", "shared-cache", "LOW"),
         (f"{PINNED}endpoints: {{limits: {{max_body_bytes: 1GiB}}}}", "wide-limit", "LOW"),

@@ -1,0 +1,35 @@
+"""The plug-ins that a spec names: code of the operator's own, which needs `decoding.trust_plugins`."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from appliance.spec.deployment import DeploymentSpec
+
+
+@dataclass(frozen=True, slots=True)
+class NamedPlugin:
+    """path: of the field. name: the dotted path, or a pattern of such. runs_in: the process that imports it."""
+
+    path: str
+    name: str
+    runs_in: Literal["server", "engine"]
+
+
+def named_plugins(spec: DeploymentSpec) -> Iterator[NamedPlugin]:
+    """Yields every plug-in that the spec names, in the order of the reference."""
+    decoding = spec.decoding
+    if decoding.tool_parser_plugin is not None:
+        yield NamedPlugin("decoding.tool_parser_plugin", decoding.tool_parser_plugin, "server")
+    if decoding.reasoning_parser_plugin is not None:
+        yield NamedPlugin("decoding.reasoning_parser_plugin", decoding.reasoning_parser_plugin, "server")
+    for index, name in enumerate(decoding.logits_processors):
+        yield NamedPlugin(f"decoding.logits_processors[{index}]", name, "engine")
+    if decoding.logits_processor_pattern is not None:
+        yield NamedPlugin("decoding.logits_processor_pattern", decoding.logits_processor_pattern, "engine")
+    for index, name in enumerate(spec.endpoints.http.middleware):
+        yield NamedPlugin(f"endpoints.http.middleware[{index}]", name, "server")
+    if spec.lora is not None and spec.lora.resolver is not None:
+        yield NamedPlugin("lora.resolver", spec.lora.resolver, "server")
+    if spec.speculative is not None and spec.speculative.drafter is not None:
+        yield NamedPlugin("speculative.drafter", spec.speculative.drafter, "engine")
