@@ -1,7 +1,7 @@
 """What each kind of plug-in is, as types. A plug-in need not import them: it is what it does."""
 
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,3 +27,19 @@ class SequenceProcessor(Protocol):
 
 
 LogitsProcessor: TypeAlias = OutputProcessor | SequenceProcessor
+
+
+class MetricSample(NamedTuple):
+    """One value of a figure, as /metrics has it. kind: of the figure, such as counter, gauge or histogram."""
+
+    name: str
+    kind: str
+    labels: Mapping[str, str]
+    value: float
+
+
+class MetricsExporter(Protocol):
+    """`observability.metrics.exporters`: a function, or a class that is constructed once without arguments."""
+
+    def __call__(self, samples: Sequence[MetricSample], /) -> None:
+        """Takes all figures as they are now. It is called in a thread of its own, never twice at a time."""

@@ -118,6 +118,7 @@ CROSS_FIELD: tuple[CrossFieldRule, ...] = tuple(
         ("endpoints/root-path", "endpoints", "root_path_is_a_path", "root_path is a path."),
         ("observability/traces", "endpoints", "traces_need_an_endpoint", "Traces have an endpoint, which takes HTTP."),
         ("observability/outputs", "endpoints", "outputs_need_requests", "Logged outputs need logged requests."),
+        ("observability/export", "endpoints", "exports_have_an_interval", "Exports leave time between them."),
         ("slo/order", "endpoints", "percentiles_rise", "Higher percentiles have higher bounds."),
         ("slo/shed", "endpoints", "shedding_needs_a_bound", "Shedding has a ttft or e2el bound to go by."),
         ("slo/gate", "endpoints", "gate_needs_a_bound", "A gate has bounds to judge by."),

@@ -12,6 +12,7 @@ _RESTART = ("model.tokenizer_path",)  # the tokenizer is loaded once
 _DRAIN = (
     *("serving.listen.host", "serving.listen.port", "serving.listen.uds"),
     *("serving.http.middleware", "serving.api_servers", "serving.logs.config_file", "serving.store"),
+    "serving.exporters",
 )
 _LIVE = (
     *("serving", "restart", "slo", "degraded", "warnings"),

@@ -7,6 +7,7 @@ from appliance.plan.serving_types import (
     AdapterRulesPlan,
     AuthPlan,
     CorsPlan,
+    ExportersPlan,
     HttpPlan,
     KeyPlan,
     LimitsPlan,
@@ -57,6 +58,11 @@ def plan_routes(inputs: PlanInputs) -> RoutesPlan:
         profiler_dir=inputs.files.profiler_dir or inputs.spec.observability.profiler_dir,
         runtime_adapters=inputs.spec.lora is not None and inputs.spec.lora.allow_runtime_updating,
     )
+
+
+def plan_exporters(inputs: PlanInputs) -> ExportersPlan:
+    metrics = inputs.spec.observability.metrics
+    return ExportersPlan(names=tuple(metrics.exporters), interval_s=metrics.export_interval)
 
 
 def plan_adapter_rules(inputs: PlanInputs) -> AdapterRulesPlan:

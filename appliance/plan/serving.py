@@ -5,6 +5,7 @@ from typing import Any
 from appliance.plan.frontend import (
     plan_adapter_rules,
     plan_auth,
+    plan_exporters,
     plan_http,
     plan_limits,
     plan_listen,
@@ -50,6 +51,7 @@ def plan_serving(inputs: PlanInputs, model: ModelPlan, ledger: Ledger) -> Servin
             return_tokens_as_token_ids=responses.return_tokens_as_token_ids,
         ),
         adapters=plan_adapter_rules(inputs),
+        exporters=plan_exporters(inputs),
         traces=plan_traces(inputs),
         api_servers=spec.endpoints.http.api_server_count,
         shutdown_timeout_s=spec.shutdown.timeout,

@@ -111,6 +111,13 @@ class LogsPlan(msgspec.Struct, frozen=True, kw_only=True):
     access_log: bool = False
 
 
+class ExportersPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """names: dotted paths of functions that are given all figures at every interval."""
+
+    names: tuple[str, ...] = ()
+    interval_s: float = 15.0
+
+
 class StorePlan(msgspec.Struct, frozen=True, kw_only=True):
     """What is kept for clients: files, batches and stored responses."""
 
@@ -211,6 +218,7 @@ class ServingPlan(msgspec.Struct, frozen=True, kw_only=True):
     answers: AnswersPlan
     adapters: AdapterRulesPlan = AdapterRulesPlan()
     traces: TracesPlan | None = None
+    exporters: ExportersPlan = ExportersPlan()
     api_servers: int = 1  # processes that answer HTTP
     shutdown_timeout_s: float
     shed_above_s: float | None = None  # a longer wait for the first token is refused with 429; None: none is

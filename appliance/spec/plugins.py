@@ -29,6 +29,8 @@ def named_plugins(spec: DeploymentSpec) -> Iterator[NamedPlugin]:
         yield NamedPlugin("decoding.logits_processor_pattern", decoding.logits_processor_pattern, "engine")
     for index, name in enumerate(spec.endpoints.http.middleware):
         yield NamedPlugin(f"endpoints.http.middleware[{index}]", name, "server")
+    for index, name in enumerate(spec.observability.metrics.exporters):
+        yield NamedPlugin(f"observability.metrics.exporters[{index}]", name, "server")
     if spec.lora is not None and spec.lora.resolver is not None:
         yield NamedPlugin("lora.resolver", spec.lora.resolver, "server")
     if spec.speculative is not None and spec.speculative.drafter is not None:

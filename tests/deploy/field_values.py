@@ -80,6 +80,10 @@ VALUES: dict[str, Other] = {
     "endpoints.http.middleware": Other("[tests.server.middleware.Stamp]", ("decoding.trust_plugins=true",)),
     "endpoints.tls.cert_reqs": Other("optional", ("endpoints.tls.ca_certs=./ca.pem",)),
     "observability.logs.enable_log_outputs": Other("true", ("observability.logs.enable_log_requests=true",)),
+    "observability.metrics.exporters": Other(
+        "[tests.server.own_exporters.hangs]", ("decoding.trust_plugins=true",)
+    ),
+    "observability.metrics.export_interval": Other("7s"),
     "observability.traces.sampling_ratio": Other("0.5", TRACED),
     "observability.traces.service_name": Other("other", TRACED),
     **{f"speculative.{name}": Other(value, SPECULATING) for name, value in (

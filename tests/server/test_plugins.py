@@ -1,5 +1,6 @@
 """The plug-ins of the guide do what it says, through a server's socket; those that fail cost their own request."""
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -14,11 +15,12 @@ from appliance.engine.scripted import Reply, Script
 from appliance.plan.serving_types import ParsersPlan
 from appliance.spec import load_text
 from appliance.text.output import load_output_format
-from tests.server.harness import Server, chat_prompt, encode, running, says
+from tests.server.harness import Server, chat_prompt, encode, running, says, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = (ROOT / "docs/guides/plugins.md").read_text()
 FORMATS = "tests.server.own_formats"
+EXPORTERS = "tests.server.own_exporters"
 HEAD = "api_version: appliance/v1\nkind: Deployment\nname: a\nmodel: {source: hf://owner/model}\n"
 
 
@@ -83,6 +85,36 @@ def test_middleware_of_the_guide(written: Path) -> None:
         assert http.get("/version", headers={"teapot": "1"}).status_code == 418
 
 
+@pytest.mark.parametrize("api_servers", [1, 2])
+def test_an_exporter_of_the_guide(written: Path, monkeypatch: pytest.MonkeyPatch, api_servers: int) -> None:
+    name = said("Exporters of metrics")["observability"]["metrics"]["exporters"][0]
+    monkeypatch.chdir(written)
+    plan: dict[str, Any] = {
+        "exporters": {"names": [f"{EXPORTERS}.Raises", f"{EXPORTERS}.hangs", name], "interval_s": 0.1},
+        "api_servers": api_servers,
+    }
+    with running(written, Script(replies=[says("go", "hello")]), **plan) as server:
+        chat(server, "go")
+
+        def has_it() -> bool:
+            lines = (written / "figures.jsonl").read_text().splitlines() if (written / "figures.jsonl").exists() else []
+            return bool(lines) and json.loads(lines[-1]).get("appliance_request_prompt_tokens_count") == 1
+
+        wait_until(has_it, "the request is exported", 30)
+        log = server.log.read_text()
+        assert log.count("a metrics exporter misses figures") == 2
+        assert "LookupError: no exporter" in log
+        assert chat(server, "go")["choices"][0]["message"]["content"] == "hello"
+
+
+@pytest.mark.parametrize("name", ["nothing", "NO_EXPORTER", "late", "Needs"])
+def test_an_exporter_that_is_none_ends_the_start(tmp_path: Path, name: str) -> None:
+    with running(tmp_path, Script(), wait=False, exporters={"names": [f"{EXPORTERS}.{name}"]}) as server:
+        assert server.process.wait(30) == 1
+        reason = [event for event in server.events() if event["event"] == "failed"][-1]["reason"]
+        assert f"observability.metrics.exporters: {EXPORTERS}.{name}" in reason
+
+
 def test_a_resolver_of_the_guide(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = said("Resolvers of adapters")["lora"]["resolver"]
     monkeypatch.syspath_prepend(str(written))
@@ -127,6 +159,7 @@ def test_a_format_that_is_none_is_named(name: str, words: str) -> None:
         "decoding: {logits_processors: [never_imported.a.B]}",
         "decoding: {logits_processor_pattern: 'never_imported.*'}",
         "endpoints: {http: {middleware: [never_imported.a.B]}}",
+        "observability: {metrics: {exporters: [never_imported.a.B]}}",
         "lora: {resolver: never_imported.a.B}",
         "speculative: {method: custom_class, drafter: never_imported.a.B}",
     ],

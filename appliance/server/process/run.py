@@ -5,10 +5,12 @@ import signal
 import socket
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import uvloop
+from prometheus_client.registry import Collector
 
 from appliance.base.environ import cache_dir
 from appliance.base.errors import ApplianceError
@@ -24,6 +26,7 @@ from appliance.server.process.running import QuietServer, RunningServer, route_u
 from appliance.server.state import ServerState, make_state
 from appliance.service.engine_spawn import SpawnedEngine, sockets_beside
 from appliance.service.engines import EngineService, make_engines
+from appliance.service.exporting import Exporters
 from appliance.service.health import EngineHealth, EngineState, Health
 from appliance.service.metrics import ServiceMetrics
 from appliance.service.slo_gate import check_gate
@@ -92,6 +95,7 @@ class _Server:
         self._engine_command = engine_command
         self._engine = engine
         self._was_ready = False
+        self._exporters = Exporters(plan.serving.exporters)
         self._url = ""
         self._running: RunningServer | None = None
         self._health: EngineHealth = Health()  # the engines' own, once they are started
@@ -150,6 +154,7 @@ class _Server:
             loop.add_signal_handler(signal.SIGHUP, control.wake)
         self._announce()
         batches = asyncio.create_task(BatchWorker(lambda: running.state).run(), name="batches")
+        exports = asyncio.create_task(self._exporters.run(partial(_figures, state.metrics)), name="exports")
         serving = asyncio.create_task(server.serve([listener]))
         settled = asyncio.create_task(supervisor.settled())
         await asyncio.wait({serving, settled}, return_when=asyncio.FIRST_COMPLETED)
@@ -160,7 +165,8 @@ class _Server:
         await serving
         settled.cancel()
         batches.cancel()
-        await asyncio.gather(batches, return_exceptions=True)
+        exports.cancel()
+        await asyncio.gather(batches, exports, return_exceptions=True)
         if running.state.tracer is not None:
             await asyncio.to_thread(running.state.tracer.close)
 
@@ -177,6 +183,10 @@ class _Server:
         if self._running is not None and not self._was_ready and all(each.is_ready for each in engines):
             self._was_ready = True
             self._status.write("ready", url=self._url, seconds=round(time.monotonic() - self._started, 3))
+
+
+async def _figures(metrics: ServiceMetrics) -> Collector:
+    return metrics.collector
 
 
 def _require_ready(settled: EngineHealth) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
@@ -48,11 +48,11 @@ class SummedCollector(Collector):
                 yield family
 
 
-def render(own: Collector, workers: Counts) -> bytes:
-    """The Prometheus text format."""
+def summed(own: Collector, workers: Counts) -> CollectorRegistry:
+    """Returns a registry of the keeper's own figures with the workers' added."""
     registry = CollectorRegistry()
     registry.register(SummedCollector(own, workers))
-    return generate_latest(registry)
+    return registry
 
 
 def _with(family: Metric, workers: Counts) -> Metric:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import uvloop
+from prometheus_client import CollectorRegistry, generate_latest
 
 from appliance.base.environ import cache_dir
 from appliance.base.errors import ApplianceError
@@ -22,7 +23,7 @@ from appliance.server.http.listen import adopt, bind, release, url_of
 from appliance.server.process.live import Control
 from appliance.server.process.running import check_same_engine
 from appliance.server.workers.engine_side import endpoint_for
-from appliance.server.workers.figures import Counts, add, render
+from appliance.server.workers.figures import Counts, add, summed
 from appliance.server.workers.member import Home, Member, describe_end
 from appliance.server.workers.messages import (
     Ask,
@@ -43,6 +44,7 @@ from appliance.service.client import AdmissionLimits, EngineClient
 from appliance.service.control import Reload
 from appliance.service.engine_spawn import SpawnedEngine, sockets_beside
 from appliance.service.errors import RequestFailedError
+from appliance.service.exporting import Exporters
 from appliance.service.health import EngineState, Health
 from appliance.service.metrics import ServiceMetrics
 from appliance.service.slo_gate import check_gate
@@ -121,6 +123,7 @@ class Keeper:
         count = plan.serving.api_servers
         self._page = SharedPage.make(paths.sockets / "page", count)
         self._members = [Member(index, self._home, self._heard, self._gone) for index in range(count)]
+        self._exporters = Exporters(plan.serving.exporters)
         self._departed: Counts = {}  # counts of processes that have ended
         self._listener: socket.socket
         self._tasks: set[asyncio.Task[None]] = set()
@@ -208,6 +211,7 @@ class Keeper:
             loop.add_signal_handler(signal.SIGHUP, control.wake)
         running = [asyncio.create_task(member.keep_running()) for member in self._members]
         watch = asyncio.create_task(self._watch())
+        exports = asyncio.create_task(self._exporters.run(self._summed))
         settled = asyncio.create_task(self._supervisor.settled())
         try:
             await asyncio.wait({*running, settled}, return_when=asyncio.FIRST_COMPLETED)
@@ -220,9 +224,9 @@ class Keeper:
         finally:
             for member in self._members:
                 member.end()
-            for task in (*running, watch, settled):
+            for task in (*running, watch, exports, settled):
                 task.cancel()
-            await asyncio.gather(*running, watch, settled, return_exceptions=True)
+            await asyncio.gather(*running, watch, exports, settled, return_exceptions=True)
 
     def _check_starts(self) -> None:
         """Raises ApplianceError for a worker that ended before it was ever up."""
@@ -250,12 +254,16 @@ class Keeper:
             self._figures.note(msgspec.msgpack.decode(stats, type=EngineStats))
 
     async def _tell_totals(self, member: Member, number: int) -> None:
+        text = generate_latest(await self._summed())
+        member.send(Totals(number, text, sum(each.load for each in self._members)))
+
+    async def _summed(self) -> CollectorRegistry:
+        """Returns the figures of all processes as they are now."""
         await self._count()
         counts = dict(self._departed)
         for each in self._members:
             add(counts, each.counted)
-        text = render(self._metrics.collector, counts)
-        member.send(Totals(number, text, sum(each.load for each in self._members)))
+        return summed(self._metrics.collector, counts)
 
     def _home(self) -> Home:
         return Home(self._plan_path, self._store, self._paths.sockets / "page", self._listener, len(self._members))

@@ -215,3 +215,15 @@ def heartbeat_leaves_time(spec: DeploymentSpec) -> Findings:
             allowed="at least 1s",
             hint="default: 60s",
         )
+
+
+def exports_have_an_interval(spec: DeploymentSpec) -> Findings:
+    interval = spec.observability.metrics.export_interval
+    if interval < 0.1:
+        yield Finding(
+            path="observability.metrics.export_interval",
+            value=interval,
+            message="figures would be gathered without a rest",
+            allowed="at least 100ms",
+            hint="default: 15s",
+        )

@@ -4,6 +4,17 @@ from typing import ClassVar, Literal
 
 from appliance.spec.fields import ApplyClass, Section, field
 from appliance.spec.scalars import Duration, Fraction, HttpUrl, NonNegativeInt, PositiveFloat, PositiveInt, Text
+from appliance.spec.scalars import (
+    DottedPath,
+    Duration,
+    Fraction,
+    HttpUrl,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Text,
+    Words,
+)
 
 LogLevel = Literal["critical", "error", "warning", "info", "debug", "trace"]
 
@@ -38,6 +49,15 @@ class MetricsSection(Section):
     doc: ClassVar[str] = "Prometheus metrics at /metrics."
 
     enabled: bool = field(True, "Serve /metrics.", apply="live", vllm="disable_log_stats")
+    exporters: list[DottedPath] = field(
+        [],
+        "Functions of your own that get all figures at an interval; see docs/guides/plugins.md.",
+        apply="drain",
+    )
+    export_interval: Duration = field(15.0, "Time between two calls of the exporters.", apply="drain")
+    show_hidden_metrics_for_version: Version | None = field(
+        None, "Show metrics that were deprecated in this version.", built=False, apply="live"
+    )
 
 
 class TracesSection(Section):
