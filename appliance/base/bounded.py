@@ -48,10 +48,10 @@ class BoundedCalls:
         self._idle: list[_Worker] = []
         self._hangs: Counter[str] = Counter()
 
-    def run(self, name: str, call: Callable[[], T]) -> T:
+    def run(self, name: str, call: Callable[[], T], more_s: float = 0.0) -> T:
         """Returns what `call` returns. Raises TookTooLongError, StoppedError, or the Exception of the call.
 
-        name: of the plug-in, for messages, and by which those that hang are counted.
+        name: of the plug-in, for messages, and by which those that hang are counted. more_s: what a large call gets.
         """
         if self._hangs[name] >= MOST_HANGS:
             often = f"{name} took more than {self._most_s:g} s {MOST_HANGS} times"
@@ -62,7 +62,7 @@ class BoundedCalls:
             worker = _Worker()
         job = _Job(call)
         worker.start(job)
-        if not job.answered.wait(self._most_s):
+        if not job.answered.wait(self._most_s + more_s):
             worker.give_up()
             self._hangs[name] += 1
             _log.error("a plug-in hangs", extra=fields(plugin=name, seconds=self._most_s, times=self._hangs[name]))

@@ -1,7 +1,7 @@
 """What each kind of plug-in is, as types. A plug-in need not import them: it is what it does."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,3 +43,20 @@ class MetricsExporter(Protocol):
 
     def __call__(self, samples: Sequence[MetricSample], /) -> None:
         """Takes all figures as they are now. It is called in a thread of its own, never twice at a time."""
+
+
+@runtime_checkable
+class CustomTokenizer(Protocol):
+    """`model.tokenizer_cls`: an object that is constructed with the path of the tokenizer's folder.
+
+    vocab_size: every id is below it. special_tokens: the id of each control token, by its spelling.
+    """
+
+    vocab_size: int
+    special_tokens: Mapping[str, int]
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> Sequence[int]:
+        """Returns the ids of a text, where control tokens may be spelled out. add_special_tokens: those around it."""
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Returns the text, control tokens spelled out. What is no whole character ends in U+FFFD."""

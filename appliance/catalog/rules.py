@@ -99,6 +99,7 @@ CROSS_FIELD: tuple[CrossFieldRule, ...] = tuple(
         ),
         ("speculative/methods", "adapters", "methods_differ", "Methods differ, and there is one."),
         ("speculative/num-tokens", "adapters", "drafts_fit_a_step", "The proposals of a request fit a step."),
+        ("model/tokenizer", "decoding", "custom_tokenizer_has_a_class", "A custom tokenizer has a class."),
         ("decoding/tool-choice", "decoding", "tool_choice_needs_a_parser", "Auto tool choice needs a parser."),
         ("decoding/parser", "decoding", "parsers_are_known", "Parsers are known."),
         ("decoding/plugin", "decoding", "plugins_are_trusted", "Plug-ins are trusted, and do what nothing else does."),

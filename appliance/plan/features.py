@@ -104,7 +104,8 @@ def _check_tokenizer(inputs: PlanInputs, ledger: Ledger) -> None:
         hint = "write model.revision for the checkpoint, or name the tokenizer's repository in model.tokenizer"
         ledger.refuse("model.tokenizer_revision", "plan/tokenizer", message, hint=hint)
     kind = inputs.model.tokenizer.kind
-    if kind in _UNREAD_TOKENIZERS and not spec.skip_tokenizer_init and spec.tokenizer is None:
+    reads_all = spec.tokenizer_mode != AUTO or spec.skip_tokenizer_init or spec.tokenizer is not None
+    if kind in _UNREAD_TOKENIZERS and not reads_all:
         message, way = _UNREAD_TOKENIZERS[kind]
-        hint = f"{way}, or write skip_tokenizer_init: true to send and get token ids"
+        hint = f"{way}, or write tokenizer_mode: slow, or skip_tokenizer_init: true to send and get token ids"
         ledger.refuse("model.source", "plan/tokenizer", message, hint=hint)

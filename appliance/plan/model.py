@@ -9,6 +9,7 @@ from appliance.plan.context import ContextRequest, config_overrides, model_path
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import Ledger
 from appliance.plan.modelling import Modelled
+from appliance.plan.tokenizer import plan_tokenizer_mode
 from appliance.plan.types import ModelPlan
 
 
@@ -30,6 +31,8 @@ def plan_model(inputs: PlanInputs, context: ContextRequest, modelled: Modelled, 
         seed=ledger.take("model.seed", "model.seed", spec.seed or 0),
         tokenizer_path=files.tokenizer_path or model.root,
         skip_tokenizer=spec.skip_tokenizer_init,
+        tokenizer_mode=plan_tokenizer_mode(inputs, ledger),
+        tokenizer_cls=spec.tokenizer_cls,
         chat_template=template,
         chat_template_content_format=_content_format(inputs, template, ledger),
         default_sampling=default_sampling(inputs, ledger),
@@ -37,8 +40,8 @@ def plan_model(inputs: PlanInputs, context: ContextRequest, modelled: Modelled, 
         logprobs_mode=spec.logprobs_mode,
         logits_processors=tuple(inputs.spec.decoding.logits_processors),
         logits_processor_pattern=inputs.spec.decoding.logits_processor_pattern,
-        config=_config(inputs, ledger),
         logits_processor_timeout_s=inputs.spec.decoding.logits_processor_timeout,
+        config=_config(inputs, ledger),
         config_overrides=config_overrides(inputs.spec, model),
         show_load_progress=inputs.spec.loading.use_tqdm_on_load,
         modelling=modelled.plan,

@@ -26,6 +26,7 @@ from appliance.plan.pooling_settings import (
     pooling_type,
     step_tag,
 )
+from appliance.plan.tokenizer import refuse_pooling
 from appliance.plan.types import PoolingPlan, VectorActivation
 
 _CONVERTED: Final[Mapping[str, PoolingTask]] = {"embed": "embed", "classify": "classify", "reward": "classify"}
@@ -45,6 +46,7 @@ def plan_pooling(inputs: PlanInputs, modelled: Modelled, ledger: Ledger) -> Pool
             ledger.refuse(SETTINGS, RULE, "the model generates, and pools nothing", hint="write model.task: embed")
         return None
     _refuse_processors(inputs, ledger)
+    refuse_pooling(inputs, ledger)
     check_names(settings, ledger)
     sentence, config = inputs.model.sentence, inputs.model.config
     labels = ("LABEL_0",) if inputs.model.architecture.endswith(_REWARD) else _labels(config)

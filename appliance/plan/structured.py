@@ -15,6 +15,9 @@ def plan_structured(inputs: PlanInputs, ledger: Ledger) -> StructuredPlan:
     path, spec_path = "serving.structured.backend", "decoding.structured_output"
     if inputs.spec.model.skip_tokenizer_init:
         backend = ledger.decide(path, None, "spec", "constraints are over text, and model.skip_tokenizer_init is true")
+    elif inputs.spec.model.tokenizer_mode not in (AUTO, "mistral"):
+        why = f"tokenizer_mode {inputs.spec.model.tokenizer_mode} does not tell the bytes of tokens"
+        backend = ledger.decide(path, None, "spec", why)
     elif decoding.structured_output == AUTO:
         why = "the one back-end of this version; it is loaded at the first request that has a constraint"
         backend = ledger.decide(path, BACKEND, "computed", why)

@@ -110,6 +110,8 @@ class ModelPlan(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     tokenizer_path: str
     skip_tokenizer: bool
+    tokenizer_mode: Literal["auto", "slow", "custom"] = "auto"
+    tokenizer_cls: str | None = None  # a dotted path, of the mode custom
     chat_template: str | None  # the text; None when there is none
     chat_template_content_format: Literal["string", "openai"]
     default_sampling: dict[str, Any]  # from generation_config, field names of SamplingParams
@@ -117,8 +119,8 @@ class ModelPlan(msgspec.Struct, frozen=True, kw_only=True):
     logprobs_mode: Literal["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"]
     logits_processors: tuple[str, ...] = ()  # dotted paths of those that every request has
     logits_processor_pattern: str | None = None  # of names that requests may bring
-    config: ConfigChoice = OWN  # the config that the checkpoint is read with
     logits_processor_timeout_s: float = 5.0  # of one call
+    config: ConfigChoice = OWN  # the config that the checkpoint is read with
     config_overrides: dict[str, Any] = {}  # merged over the checkpoint's config before the decoder is built
     show_load_progress: bool = True
     experts: ExpertsPlan | None = None

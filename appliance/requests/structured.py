@@ -48,7 +48,8 @@ def constraint_of(fields: GenerationFields, plan: StructuredPlan) -> Constraint 
         raise invalid(wishes[1].field, f"{names} cannot be given together: one constraint a request", "invalid_value")
     constraint = wishes[0]
     if plan.backend is None:
-        message = "structured output is off on this server (decoding.structured_output: none)"
+        why = "decoding.structured_output: none, or a tokenizer that is not auto"
+        message = f"structured output is off on this server ({why})"
         raise invalid(constraint.field, message, "unsupported_parameter")
     if fields.use_beam_search:
         raise invalid(constraint.field, "beam search takes no constraint", "unsupported_parameter")

@@ -18,6 +18,8 @@ class NamedPlugin:
 
 def named_plugins(spec: DeploymentSpec) -> Iterator[NamedPlugin]:
     """Yields every plug-in that the spec names, in the order of the reference."""
+    if spec.model.tokenizer_cls is not None:
+        yield NamedPlugin("model.tokenizer_cls", spec.model.tokenizer_cls, "server")
     decoding = spec.decoding
     if decoding.tool_parser_plugin is not None:
         yield NamedPlugin("decoding.tool_parser_plugin", decoding.tool_parser_plugin, "server")

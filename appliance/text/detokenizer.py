@@ -1,11 +1,13 @@
 """Incremental detokenization: a character is held back until all its bytes have come."""
 
 import codecs
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
+from functools import partial
 from typing import Protocol
 
 from tokenizers.decoders import DecodeStream
 
+from appliance.text.own_tokenizer import OwnBackend, OwnStream
 from appliance.text.tokenizer import Tokenizer
 
 CONTEXT_TOKENS = 6  # the last tokens of the prompt, so that the first token is decoded as a continuation
@@ -63,7 +65,7 @@ class ByteDetokenizer:
 
 
 class StreamDetokenizer:
-    """Serves every other vocabulary by the library's stream, started with the end of the prompt."""
+    """Serves every other vocabulary by a stream of the library's or ours, started with the end of the prompt."""
 
     def __init__(
         self, tokenizer: Tokenizer, prompt: Sequence[int], skipped: frozenset[int], *, join_special_tokens: bool
@@ -73,7 +75,7 @@ class StreamDetokenizer:
         self._join_special_tokens = join_special_tokens
         self._last_was_special = False
         context = [token_id for token_id in prompt[-CONTEXT_TOKENS:] if token_id not in skipped]
-        self._stream = DecodeStream(ids=context, skip_special_tokens=False)
+        self._step = _step_of(tokenizer, context)
         self._has_unshown = False
 
     def push(self, token_id: int) -> str:
@@ -83,9 +85,16 @@ class StreamDetokenizer:
         if self._join_special_tokens and is_special and self._last_was_special:
             return self._tokenizer.token_text(token_id)
         self._last_was_special = is_special
-        text = self._stream.step(self._tokenizer.backend, token_id)
+        text = self._step(token_id)
         self._has_unshown = text is None
         return text or ""
 
     def finish(self) -> str:
         return "\N{REPLACEMENT CHARACTER}" if self._has_unshown else ""
+
+
+def _step_of(tokenizer: Tokenizer, context: Sequence[int]) -> Callable[[int], str | None]:
+    """Returns what gives the text of each next token, or None while a character is not whole."""
+    if isinstance(tokenizer.backend, OwnBackend):
+        return partial(OwnStream(context).step, tokenizer.backend)
+    return partial(DecodeStream(ids=list(context), skip_special_tokens=False).step, tokenizer.backend)

@@ -32,7 +32,7 @@ class InputEncoder:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._backend = tokenizer.backend
+        self._backend = tokenizer.library
         self._num_special = self._backend.num_special_tokens_to_add(False)
         self._num_special_of_pair = self._backend.num_special_tokens_to_add(True)
 

@@ -2,12 +2,15 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.gguf import open_gguf
 from appliance.text import gguf, gguf_fields, huggingface, tekken
 from appliance.text.errors import TokenizerError
 from appliance.text.kept import Loaded, kept_tokenizer
+from appliance.text.own_tokenizer import load_own
+from appliance.text.slow_tokenizer import load_slow
 from appliance.text.tokenizer import Tokenizer, TokenizerIdentity
 
 
@@ -22,6 +25,20 @@ def load_tokenizer(path: Path, cache: Path | None = None) -> Tokenizer:
         return Tokenizer(*kept_tokenizer([path], cache, lambda: _from_gguf(path)))
     folder = path if path.is_dir() else path.parent
     return Tokenizer(*kept_tokenizer(huggingface.files(folder), cache, lambda: _from_folder(folder)))
+
+
+def load_other(path: Path, mode: Literal["slow", "custom"], qualname: str | None) -> Tokenizer:
+    """Loads a tokenizer that is not the library's. qualname: of the operator's class, in the mode custom.
+
+    The names of special tokens and the chat templates are those of the folder's configuration. Raises PluginError,
+    MissingExtraError or TokenizerError.
+    """
+    folder = path if path.is_dir() else path.parent
+    identity = TokenizerIdentity(huggingface.special_tokens(folder), huggingface.chat_templates(folder))
+    if mode == "slow":
+        return Tokenizer(load_slow(folder), identity)
+    assert qualname is not None, "a rule of the spec"
+    return Tokenizer(load_own(qualname, folder), identity)
 
 
 def _from_folder(folder: Path) -> Loaded:

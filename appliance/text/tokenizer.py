@@ -10,6 +10,8 @@ from tokenizers import Tokenizer as Backend
 
 from appliance.text.byte_alphabet import spelled_bytes
 from appliance.text.continuation import continuing_backend
+from appliance.text.errors import TokenizerError
+from appliance.text.own_tokenizer import OwnBackend
 
 _SPACE = "\u2581"
 _BYTE_TOKEN_LENGTH = len("<0x00>")
@@ -26,7 +28,7 @@ class TokenizerIdentity:
 class Tokenizer:
     """Encodes and decodes. Safe to use from several threads."""
 
-    def __init__(self, backend: Backend, identity: TokenizerIdentity | None = None) -> None:
+    def __init__(self, backend: Backend | OwnBackend, identity: TokenizerIdentity | None = None) -> None:
         self.backend = backend
         self.identity = identity or TokenizerIdentity()
         self.vocab_size = backend.get_vocab_size(with_added_tokens=True)
@@ -41,6 +43,18 @@ class Tokenizer:
         """The text of a token sequence is the joined bytes of its tokens, independent of the context."""
         return self._spelling is not None
 
+    @property
+    def kind(self) -> str:
+        """What the tokenizer is: the model of the library, such as BPE, or the name of another."""
+        return self.backend.name if isinstance(self.backend, OwnBackend) else type(self.backend.model).__name__
+
+    @property
+    def library(self) -> Backend:
+        """The library's tokenizer. Raises TokenizerError where the tokenizer is not of the library."""
+        if isinstance(self.backend, OwnBackend):
+            raise TokenizerError(f"{self.backend.name}: only the tokenizer mode auto can do this")
+        return self.backend
+
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
 
@@ -49,18 +63,23 @@ class Tokenizer:
 
         After an added token, the rest of the text is tokenized as by `encode`.
         """
-        encoding = self._continuing.encode(text, add_special_tokens=False)
+        continuing = self._continuing
+        if continuing is None:
+            return self.encode(text, add_special_tokens=False)
+        encoding = continuing.encode(text, add_special_tokens=False)
         ids = encoding.ids
-        if self._continuing is self.backend:
-            return ids
         place = next((place for place, token_id in enumerate(ids) if token_id in self.added_tokens), None)
         if place is None:
             return ids
         return ids[:place] + self.encode(text[encoding.offsets[place][0] :], add_special_tokens=False)
 
     @cached_property
-    def _continuing(self) -> Backend:
-        return continuing_backend(self.backend)
+    def _continuing(self) -> Backend | None:
+        """The tokenizer of continuations; None if it is the one of all texts."""
+        if isinstance(self.backend, OwnBackend):
+            return None
+        made = continuing_backend(self.backend)
+        return None if made is self.backend else made
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         return self.backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
@@ -105,7 +124,7 @@ def _fallback_bytes(token: str) -> bytes:
     return token.replace(_SPACE, " ").encode()
 
 
-def _spelling_of(backend: Backend) -> str | None:
+def _spelling_of(backend: Backend | OwnBackend) -> str | None:
     """Returns how tokens spell bytes: "byte_level", "byte_fallback", or None if only the library's decoder knows."""
     if backend.decoder is None:
         return None

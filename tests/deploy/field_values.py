@@ -40,6 +40,14 @@ VALUES: dict[str, Other] = {
     "model.model_impl": Other("transformers"),
     "model.trust_remote_code": Other("true", ("model.model_impl=transformers",)),
     "model.code_revision": Other("v1", ("model.model_impl=transformers", "model.trust_remote_code=true")),
+    "model.tokenizer_mode": Other("slow"),
+    "model.tokenizer_cls": Other(
+        "tests.text.own_tokenizers.Letters",
+        (
+            "decoding.trust_plugins=true",
+            "model={source: ./model, tokenizer_mode: custom, tokenizer_cls: tests.text.own_tokenizers.Lying}",
+        ),
+    ),
     "model.override_pooler_config": Other("{normalize: false}", ("model.convert=embed",)),
     "loading.max_parallel_loading_workers": Other("1", ("parallelism.tensor=2",)),
     "model.hf_overrides": Other("{rms_norm_eps: 0.001}"),

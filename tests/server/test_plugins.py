@@ -43,7 +43,7 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def said(title: str) -> dict[str, Any]:
     """The spec of a section of the guide, which is valid."""
     text = re.findall(r"```yaml\n(.*?)```", section(title), re.DOTALL)[-1]
-    load_text(HEAD + text, "deployment.yaml")
+    load_text((HEAD.partition("model:")[0] if "model:" in text else HEAD) + text, "deployment.yaml")
     found: dict[str, Any] = yaml.safe_load(text)
     return found
 
@@ -75,6 +75,18 @@ def test_a_reasoning_format_of_the_guide(written: Path) -> None:
     with running(written, script, parsers=ParsersPlan(reasoning=name)) as server:
         message = chat(server, "go")["choices"][0]["message"]
         assert (message["reasoning_content"], message["content"]) == ("Hm.", "Yes.")
+
+
+def test_a_tokenizer_of_the_guide(written: Path) -> None:
+    name = said("Tokenizers")["model"]["tokenizer_cls"]
+    reply = Reply([2 + byte for byte in chat_prompt("go").encode()], [2 + byte for byte in "Grüße 😀".encode()])
+    plan: dict[str, Any] = {"tokenizer_mode": "custom", "tokenizer_cls": name, "structured": {"backend": None}}
+    with running(written, Script(replies=[reply]), **plan) as server, server.http() as http:
+        assert chat(server, "go")["choices"][0]["message"]["content"] == "Grüße 😀"
+        tokens = http.post("/tokenize", json={"prompt": "a<end>b", "add_special_tokens": False}).json()["tokens"]
+        assert tokens == [99, 0, 100]
+        refused = chat(server, "go", response_format={"type": "json_object"})
+        assert "tokenizer that is not auto" in refused["error"]["message"]
 
 
 def test_middleware_of_the_guide(written: Path) -> None:
@@ -154,6 +166,7 @@ def test_a_format_that_is_none_is_named(name: str, words: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
+        "model: {source: ./model, tokenizer_mode: custom, tokenizer_cls: never_imported.a.B}",
         "decoding: {tool_parser_plugin: 'never_imported.a:B'}",
         "decoding: {reasoning_parser_plugin: 'never_imported.a:B'}",
         "decoding: {logits_processors: [never_imported.a.B]}",
@@ -168,11 +181,12 @@ def test_without_trust_nothing_is_imported(text: str, tmp_path: Path, monkeypatc
     (tmp_path / "never_imported").mkdir()
     (tmp_path / "never_imported" / "a.py").write_text("raise AssertionError('it was imported')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
+    head = HEAD.partition("model:")[0] if text.startswith("model:") else HEAD
     with pytest.raises(SpecError) as refused:
-        load_text(f"{HEAD}{text}\n", "deployment.yaml")
+        load_text(f"{head}{text}\n", "deployment.yaml")
     assert [each.rule for each in refused.value.diagnostics] == ["decoding/plugin"]
     trusted = text.replace("decoding: {", "decoding: {trust_plugins: true, ")
     if trusted == text:
         trusted += "\ndecoding: {trust_plugins: true}"
-    load_text(f"{HEAD}{trusted}\n", "deployment.yaml")
+    load_text(f"{head}{trusted}\n", "deployment.yaml")
     assert not any(name.startswith("never_imported") for name in sys.modules), "reading a spec imports nothing"

@@ -17,7 +17,7 @@ async def tokenizer_info(state: ServerState, request: Request) -> Response:
         for token_id, content in sorted(tokenizer.added_tokens.items())
     }
     body = {
-        "tokenizer_class": type(tokenizer.backend.model).__name__,
+        "tokenizer_class": tokenizer.kind,
         "vocab_size": tokenizer.vocab_size,
         "model_max_length": model.max_model_len,
         "chat_template": model.chat_template,

@@ -23,6 +23,17 @@ def tool_choice_needs_a_parser(spec: DeploymentSpec) -> Findings:
         )
 
 
+def custom_tokenizer_has_a_class(spec: DeploymentSpec) -> Findings:
+    mode, name = spec.model.tokenizer_mode, spec.model.tokenizer_cls
+    if (mode == "custom") != (name is not None):
+        yield Finding(
+            path="model.tokenizer_mode" if name is None else "model.tokenizer_cls",
+            value=mode if name is None else name,
+            message="tokenizer_mode: custom and tokenizer_cls need each other",
+            hint="write tokenizer_mode: custom and tokenizer_cls: package.module.Name, or neither",
+        )
+
+
 def plugins_are_trusted(spec: DeploymentSpec) -> Findings:
     for plugin in () if spec.decoding.trust_plugins else named_plugins(spec):
         yield Finding(

@@ -9,6 +9,7 @@ from appliance.spec.fields import REQUIRED, Section, field
 from appliance.spec.scalars import (
     Auto,
     Count,
+    DottedPath,
     Duration,
     ModelName,
     NonNegativeInt,
@@ -159,7 +160,13 @@ class ModelSection(Section):
     )
     tokenizer: Text | None = field(None, "A hub id, folder or tokenizer.json. Default: the checkpoint's.")
     tokenizer_mode: Literal["auto", "slow", "mistral", "custom"] = field(
-        "auto", "Which tokenizer implementation.", auto="the fast one", built_values=("auto",)
+        "auto",
+        "Which tokenizer implementation. slow: transformers' class, of the extra `torch`. custom: tokenizer_cls.",
+        auto="the fast one",
+        built_values=("auto", "slow", "custom"),
+    )
+    tokenizer_cls: DottedPath | None = field(
+        None, "A tokenizer of your own, for tokenizer_mode: custom; see docs/guides/plugins.md."
     )
     tokenizer_revision: Text | None = field(None, "Branch, tag or commit of the tokenizer.")
     skip_tokenizer_init: bool = field(False, "No tokenizer: requests bring token ids and get token ids.")

@@ -3,7 +3,6 @@
 from typing import ClassVar, Literal
 
 from appliance.spec.fields import ApplyClass, Section, field
-from appliance.spec.scalars import Duration, Fraction, HttpUrl, NonNegativeInt, PositiveFloat, PositiveInt, Text
 from appliance.spec.scalars import (
     DottedPath,
     Duration,
@@ -13,7 +12,6 @@ from appliance.spec.scalars import (
     PositiveFloat,
     PositiveInt,
     Text,
-    Words,
 )
 
 LogLevel = Literal["critical", "error", "warning", "info", "debug", "trace"]
@@ -55,9 +53,6 @@ class MetricsSection(Section):
         apply="drain",
     )
     export_interval: Duration = field(15.0, "Time between two calls of the exporters.", apply="drain")
-    show_hidden_metrics_for_version: Version | None = field(
-        None, "Show metrics that were deprecated in this version.", built=False, apply="live"
-    )
 
 
 class TracesSection(Section):
