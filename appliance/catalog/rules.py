@@ -125,6 +125,7 @@ CROSS_FIELD: tuple[CrossFieldRule, ...] = tuple(
         ("slo/gate", "endpoints", "gate_needs_a_bound", "A gate has bounds to judge by."),
         ("restart/heartbeat", "endpoints", "heartbeat_leaves_time", "The heartbeat leaves time for a step."),
         ("batch/files", "work", "batch_files_differ", "Batch files differ."),
+        ("batch/metrics", "work", "batch_metrics_are_of_this_process", "Metrics of a batch are of its own process."),
         ("bench/names", "work", "scenario_names_differ", "Scenario names differ."),
         ("bench/trace", "work", "trace_has_a_file", "A trace workload has a file."),
         ("bench/prefix", "work", "shared_prefix_has_a_length", "A shared prefix has a length."),

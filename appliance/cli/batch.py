@@ -4,12 +4,13 @@ import asyncio
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+from starlette.types import ASGIApp
 
 from appliance.base.errors import ExitCode
 from appliance.batch.command import batch_files, batch_options
@@ -25,6 +26,7 @@ from appliance.plan.ledger import AUTO
 from appliance.plan.prepare import prepare
 from appliance.plan.types import EnginePlan
 from appliance.server.process.inproc_api import inproc_api
+from appliance.server.process.metrics_listener import metrics_listener
 from appliance.spec import LoadedSpec, load_spec
 from appliance.spec.data import as_data
 
@@ -82,8 +84,16 @@ async def _here(target: SpecTarget, shown: "_ProgressLine") -> AsyncIterator[_En
     """Loads the engine in this process, or starts replicas."""
     with ProgressBar() as bar:
         plan = prepare(target.path, target.overrides, progress=bar).plan
-    async with inproc_api(plan, shown.boot) as api:
+    async with inproc_api(plan, shown.boot) as api, _metrics(api, plan):
         yield _Engines(asgi_answerer(api), plan, plan.parallel.replicas)
+
+
+def _metrics(api: ASGIApp, plan: EnginePlan) -> AbstractAsyncContextManager[None]:
+    """Returns the listener that the plan asks for."""
+    wanted = plan.batch["metrics"]
+    if not wanted["enabled"]:
+        return nullcontext()
+    return metrics_listener(api, plan.serving, wanted["host"], wanted["port"])
 
 
 @asynccontextmanager

@@ -119,7 +119,6 @@ def _shed_above_s(inputs: PlanInputs, model: ModelPlan, ledger: Ledger) -> float
 def plan_batch(inputs: PlanInputs, max_num_seqs: int) -> dict[str, Any]:
     """The spec's fields; `max_concurrency` is a number, and `num_replicas` None for as many as have room."""
     values: dict[str, Any] = as_data(inputs.spec.batch)
-    del values["metrics"], values["output_tmp_dir"]
     if values["max_concurrency"] == "auto":
         values["max_concurrency"] = 2 * max_num_seqs
     if values["num_replicas"] == "auto":

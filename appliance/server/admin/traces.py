@@ -15,7 +15,7 @@ from starlette.responses import Response
 from appliance.base.log import logger
 from appliance.engine.chrome_trace import chrome_trace
 from appliance.engine.profile import EngineProfile
-from appliance.server.http.errors import ApiError
+from appliance.requests.errors import ApiError
 from appliance.server.state import ServerState
 
 _log = logger("server")

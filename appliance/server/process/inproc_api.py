@@ -42,6 +42,7 @@ def _within(serving: ServingPlan) -> ServingPlan:
     replace = msgspec.structs.replace
     return replace(
         serving,
+        routes=replace(serving.routes, metrics=True),
         http=replace(serving.http, allowed_hosts=(), cors=CorsPlan(), middleware=()),
         auth=AuthPlan(key_hashes={}),
         logs=replace(serving.logs, config_file=None, log_outputs=False, access_log=False),

@@ -22,6 +22,16 @@ def batch_files_differ(spec: DeploymentSpec) -> Findings:
             )
 
 
+def batch_metrics_are_of_this_process(spec: DeploymentSpec) -> Findings:
+    if spec.batch.metrics.enabled and spec.batch.backend == "ray":
+        yield Finding(
+            path="batch.metrics.enabled",
+            value=True,
+            message="engines of a cluster are in other processes, which have metrics of their own",
+            hint="write batch.backend: local, or remove batch.metrics",
+        )
+
+
 def scenario_names_differ(spec: DeploymentSpec) -> Findings:
     for index, name in repeated(scenario.name for scenario in spec.bench.scenarios):
         path = f"bench.scenarios[{index}].name"

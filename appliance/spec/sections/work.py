@@ -26,11 +26,11 @@ Spread = Annotated[float, Ge(0), Words("a number from 0 to below 1")]
 class BatchMetricsSection(Section):
     """Metrics while a batch runs."""
 
-    doc: ClassVar[str] = "A metrics listener of the batch run."
+    doc: ClassVar[str] = "A metrics listener of the batch run. No key guards it."
 
-    enabled: bool = field(False, "Listen.", built=False, vllm="enable_metrics")
-    host: Text = field("127.0.0.1", "Address.", built=False, vllm="url")
-    port: Port = field(8000, "Port.", built=False)
+    enabled: bool = field(False, "Serve /metrics while the batch runs.", apply="live", vllm="enable_metrics")
+    host: Text = field("127.0.0.1", "Address.", apply="live", vllm="url")
+    port: Port = field(8000, "Port.", apply="live")
 
 
 class BatchSection(Section):
@@ -43,7 +43,6 @@ class BatchSection(Section):
     error_file: Text | None = field(
         None, "Failed lines go here as well. Default: beside the output, with .errors in the name.", apply="live"
     )
-    output_tmp_dir: Text | None = field(None, "Where results wait for an upload.", built=False, apply="live")
     order: Literal["input", "completion"] = field(
         "input", "Results in the order of the requests, or as they finish.", apply="live"
     )
