@@ -105,6 +105,7 @@ CROSS_FIELD: tuple[CrossFieldRule, ...] = tuple(
         ("decoding/plugin", "decoding", "plugins_are_trusted", "Plug-ins are trusted, and do what nothing else does."),
         ("decoding/processor-time", "decoding", "processors_leave_time", "A processor is late before the engine is."),
         ("decoding/switches", "decoding", "switches_fit_backend", "Switches fit the structured-output back-end."),
+        ("decoding/tool-server", "decoding", "tool_servers_are_one_thing", "A tool server is a command or a url."),
         ("decoding/sampling", "decoding", "sampling_defaults_are_valid", "Sampling defaults are known and in range."),
         ("decoding/pattern", "decoding", "pattern_compiles", "The processor pattern is a regular expression."),
         ("kv-transfer/role", "decoding", "connector_needs_a_role", "A connector has a role."),

@@ -19,6 +19,7 @@ from appliance.plan.ledger import Ledger, strictness_of
 from appliance.plan.parsers import plan_parsers
 from appliance.plan.serving_types import AnswersPlan, GatePlan, RequestsPlan, RestartPlan, ServingPlan
 from appliance.plan.structured import plan_structured
+from appliance.plan.tool_servers import plan_tool_servers
 from appliance.plan.types import ModelPlan
 from appliance.spec.data import as_data
 
@@ -43,6 +44,7 @@ def plan_serving(inputs: PlanInputs, model: ModelPlan, ledger: Ledger) -> Servin
         ),
         structured=plan_structured(inputs, ledger),
         parsers=plan_parsers(inputs, model.chat_template, ledger),
+        tool_servers=plan_tool_servers(inputs, ledger),
         answers=AnswersPlan(
             response_role=spec.model.response_role,
             force_include_usage=responses.enable_force_include_usage,

@@ -157,6 +157,22 @@ class ParsersPlan(msgspec.Struct, frozen=True, kw_only=True):
     exclude_tools_when_none: bool = False  # a request that forbids calls gets no tools into its prompt
 
 
+class ToolServerPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A server of tools: a command, or a url. Texts have their `${...}` as they were written, so that no secret is in a
+    plan; they are filled in when the server is started."""
+
+    name: str
+    command: tuple[str, ...] = ()
+    url: str | None = None
+    env: dict[str, str] = {}
+    headers: dict[str, str] = {}
+    folder: str = ""  # where relative files of `${file:...}` begin
+    allowed_tools: tuple[str, ...] | None = None  # None: all
+    timeout_s: float
+    max_result_bytes: int
+    max_calls: int  # of one response
+
+
 class AnswersPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What answers say beside their text."""
 
@@ -215,6 +231,7 @@ class ServingPlan(msgspec.Struct, frozen=True, kw_only=True):
     requests: RequestsPlan
     structured: StructuredPlan
     parsers: ParsersPlan
+    tool_servers: tuple[ToolServerPlan, ...] = ()
     answers: AnswersPlan
     adapters: AdapterRulesPlan = AdapterRulesPlan()
     traces: TracesPlan | None = None

@@ -50,7 +50,10 @@ async def engine_host(plan: EnginePlan) -> AsyncIterator[Host]:
             settled = await supervisor.settled()
             if settled.state is EngineState.FAILED:
                 raise ApplianceError(f"the engine did not start: {settled.reason}")
-            yield Host(make_app(state), supervisor.health)
+            try:
+                yield Host(make_app(state), supervisor.health)
+            finally:
+                await state.tools.close()
             if state.tracer is not None:
                 await asyncio.to_thread(state.tracer.close)
         finally:

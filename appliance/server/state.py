@@ -17,6 +17,7 @@ from appliance.server.http.callers import CALLER, Account
 from appliance.server.http.keys import KeyRing
 from appliance.server.http.request_log import request_policy
 from appliance.server.http.tracing import Tracer, tracer_for
+from appliance.server.mcp.servers import ToolServers
 from appliance.service.adapter_sets import AdapterChange, AdapterSetError
 from appliance.service.deep_check import DeepCheck
 from appliance.service.health import EngineHealth
@@ -73,6 +74,7 @@ class ServerState:
     deep: DeepCheck
     processes: ApiProcesses | None = None  # None: this is the only process that answers
     created: int = field(default_factory=lambda: int(time.time()))
+    tools: ToolServers = field(default_factory=ToolServers)  # outlive a plan, as `keys` does
     resolver: AdapterResolver = field(default_factory=lambda: AdapterResolver(AdapterRulesPlan()))
     document: bytes = b"{}"  # OpenAPI, of the routes that are served
     open: OpenWork = field(default_factory=OpenWork)
@@ -147,6 +149,7 @@ def make_state(
         store=store or Store(plan.serving.store),
         deep=DeepCheck(client, health, metrics),
         processes=processes,
+        tools=ToolServers(plan.serving.tool_servers),
         resolver=AdapterResolver(plan.serving.adapters),
     )
 

@@ -227,7 +227,7 @@ def lay_over(below: Document, above: Document, source: SourceFile | None) -> Doc
     merged = Document(data=data)
     merged.values = {path: at for path, at in below.values.items() if not gone.has(path)}
     merged.keys = {path: at for path, at in below.keys.items() if not gone.has(path)}
-    merged.interpolated = {path for path in below.interpolated if not gone.has(path)}
+    merged.interpolated = {path: text for path, text in below.interpolated.items() if not gone.has(path)}
     merged.diagnostics = [found for found in below.diagnostics if not found.path or not gone.has(found.path)]
     written = [path for path in {**above.values, **above.keys} if not dropped.has(path)]
     merged.sources = {path: at for path, at in below.sources.items() if path in merged.values or path in merged.keys}

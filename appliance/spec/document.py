@@ -52,7 +52,7 @@ class Document:
     values: dict[str, Position] = field(default_factory=dict)
     keys: dict[str, Position] = field(default_factory=dict)
     sources: dict[str, SourceFile] = field(default_factory=dict)  # of paths that an included file wrote
-    interpolated: set[str] = field(default_factory=set)  # paths whose value is text from outside the file
+    interpolated: dict[str, str] = field(default_factory=dict)  # of paths whose value is from outside: the text here
     diagnostics: list[Diagnostic] = field(default_factory=list)
 
     def place(self, path: str) -> Position:
@@ -139,7 +139,7 @@ class _Builder:
         text = node.text
         try:
             if "${" in text:
-                self._document.interpolated.add(format_path(path))
+                self._document.interpolated[format_path(path)] = text
                 return self._interpolate(text)
             if node.tag is not None and node.tag.endswith(":str"):
                 return text

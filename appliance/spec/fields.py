@@ -18,6 +18,7 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True, protected_namespaces=())
     doc: ClassVar[str] = ""
+    short_form: ClassVar[str] = ""  # the pattern of a text that may stand for the section; empty: none may
 
 
 class FieldDoc:

@@ -101,6 +101,10 @@ class LoadedSpec:
         found = value_at(self.resolved(), parse_path(path))
         return None if found is ABSENT else found
 
+    def unfilled(self, path: str, value: str) -> str:
+        """Returns the text at `path` with its `${...}` as they were written; `value` where it has none."""
+        return self._document.interpolated.get(path, value)
+
     def resolved(self) -> dict[str, Any]:
         """Returns the spec as JSON data with every default and masked secrets."""
         data = self._data()

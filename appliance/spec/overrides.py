@@ -57,7 +57,7 @@ def apply(override: Override, document: Document, interpolate: Interpolate) -> l
     for path, position in inner.values.items():
         if path:
             document.values[_joined(text, path)] = position
-    document.interpolated.update(_joined(text, path) for path in inner.interpolated)
+    document.interpolated.update({_joined(text, path): written for path, written in inner.interpolated.items()})
     return [_fault(override, found.rule, found.message, found.hint) for found in inner.diagnostics]
 
 
@@ -94,7 +94,8 @@ def _forget(document: Document, text: str) -> None:
     for table in (document.values, document.keys):
         for path in [path for path in table if path == text or path.startswith(below)]:
             del table[path]
-    document.interpolated = {path for path in document.interpolated if path != text and not path.startswith(below)}
+    kept = {path for path in document.interpolated if path != text and not path.startswith(below)}
+    document.interpolated = {path: document.interpolated[path] for path in kept}
     document.diagnostics = [found for found in document.diagnostics if found.path != text]
 
 

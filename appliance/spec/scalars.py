@@ -66,6 +66,11 @@ ModelName = Annotated[
     StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@+-]{0,127}$"),
     Words("letters, digits and . _ / : @ + - (at most 128), as sent in the `model` of a request"),
 ]
+ServerLabel = Annotated[
+    str,
+    StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$"),
+    Words("letters, digits and . _ : - (at most 64), as sent in the `server_label` of a request"),
+]
 Sha256 = Annotated[
     str, StringConstraints(pattern=r"^[0-9a-f]{64}$"), Words("a SHA-256 digest: 64 small hexadecimal digits")
 ]

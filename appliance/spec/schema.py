@@ -72,7 +72,8 @@ def _section_schema(section: type[Section], generated: dict[str, Any]) -> dict[s
         "additionalProperties": False,
     }
     required = [found.name for found in fields_of(section) if found.doc.default is PydanticUndefined]
-    return schema | ({"required": required} if required else {})
+    schema |= {"required": required} if required else {}
+    return {"anyOf": [{"type": "string", "pattern": section.short_form}, schema]} if section.short_form else schema
 
 
 def _property(found: Field, generated: dict[str, Any]) -> dict[str, Any]:

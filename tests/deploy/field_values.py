@@ -35,6 +35,7 @@ TRACED = ("observability.traces.otlp_traces_endpoint=http://127.0.0.1:9",)
 SEVERAL_MACHINES = ("parallelism={data: 3, data_parallel_hybrid_lb: true, data_parallel_start_rank: 0, "
                     "data_parallel_size_local: 2}",)  # fmt: skip
 LINKED = ("hardware.kernels.kernel_set=torch", "parallelism={tensor: 2, nnodes: 2, master_addr: 10.0.0.1}")
+A_COMMAND, A_URL = "{name: s, command: [serve]}", "{name: s, url: 'http://a/mcp'}"
 VALUES: dict[str, Other] = {
     "model.chat_template": Other("'{% for m in messages %}<{{ m.content }}>{% endfor %}'"),
     "model.model_impl": Other("transformers"),
@@ -59,6 +60,11 @@ VALUES: dict[str, Other] = {
     "decoding.logits_processors": Other("[tests.engine.processors.even]", ("decoding.trust_plugins=true",)),
     "decoding.logits_processor_timeout": Other("3s"),
     "decoding.enable_auto_tool_choice": Other("false", ("decoding.tool_parser=hermes",)),
+    **{f"decoding.tool_server[].{name}": Other(value, (f"decoding.tool_server=[{each}]",)) for name, value, each in (
+        ("name", "other", A_URL), ("command", "[other]", A_COMMAND), ("url", "'http://b/mcp'", A_URL),
+        ("env", "{A: b}", A_COMMAND), ("headers", "{A: b}", A_URL), ("allowed_tools", "[a]", A_URL),
+        ("timeout", "3s", A_URL), ("max_result_bytes", "1KiB", A_URL), ("max_calls", "3", A_URL),
+    )},
     "degradations": Other("{ignored_field: allow}"),
     "hardware.kernels.kernel_set": Other("cpu-generic"),
     "hardware.kernels.batch_invariant": Other("true", ("hardware.kernels.kernel_set=torch",)),

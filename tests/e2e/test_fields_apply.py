@@ -188,6 +188,9 @@ ELSEWHERE: dict[str, str] = {
     "decoding.exclude_tools_when_tool_choice_none": "tests/server/test_tools.py",
     "decoding.reasoning_parser": "tests/server/test_tools.py",
     "decoding.reasoning_parser_plugin": "tests/server/test_plugins.py",
+    **{f"decoding.tool_server[].{name}": "tests/server/mcp and tests/server/test_server_tools.py" for name in (
+        "name", "command", "url", "env", "headers", "allowed_tools", "timeout", "max_result_bytes", "max_calls",
+    )},
     "endpoints.auth.keys[].name": "shown in logs alone",
     "endpoints.auth.keys[].max_concurrency": "tests/server/test_keys.py",
     "endpoints.auth.keys[].priority": "tests/server/test_keys.py",

@@ -15,12 +15,12 @@ from appliance.server.responses.conversation import chat_fields, input_items
 from appliance.server.responses.fields import (
     UNBUILT,
     AllowedTool,
-    FunctionTool,
     InputItem,
     InputPart,
     ReasoningFields,
     ResponsesFields,
     ResponsesToolChoice,
+    ResponseTool,
 )
 from tests.server.harness import Server, encode, running, says, wait_until
 
@@ -230,7 +230,7 @@ def test_wrong_requests_name_their_field(http: httpx.Client, param: str, change:
 
 
 def test_some_of_the_tools_may_be_chosen_from() -> None:
-    tools = [FunctionTool(type="function", name=name, output_schema={"type": "string"}) for name in "fg"]
+    tools = [ResponseTool(type="function", name=name, output_schema={"type": "string"}) for name in "fg"]
     allowed = ResponsesToolChoice(type="allowed_tools", mode="required", tools=[AllowedTool(type="function", name="g")])
     fields = ResponsesFields(input="x", tools=tools, tool_choice=allowed)
     chat = chat_fields(fields, input_items(fields), num_earlier=0)

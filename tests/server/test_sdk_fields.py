@@ -22,6 +22,7 @@ from openai.types.responses.input_token_count_params import InputTokenCountParam
 from openai.types.responses.response_create_params import ResponseCreateParamsBase
 from openai.types.responses.response_input_item_param import ResponseInputItemParam
 
+from appliance.server.responses.kinds import MCP_ITEMS
 from tests.server.sdk_types import Sample, fields_of, kinds_of, sample_of
 
 CHAT: dict[str, Any] = {"model": "scripted", "messages": [{"role": "user", "content": "greet"}]}
@@ -101,16 +102,16 @@ PLACES: dict[str, tuple[Any, Ask, set[str]]] = {
     "parts of chat": (ChatCompletionContentPartParam, _post(RENDER, USER_PARTS), {"text"}),
     "tools of Responses": (
         fields_of(ResponseCreateParamsBase)["tools"], _post(RESPONSES, lambda tool: {**RESPONSE, "tools": [tool]}),
-        {"function"},
+        {"function", "mcp"},
     ),
     "choices of Responses": (
         fields_of(ResponseCreateParamsBase)["tool_choice"],
         _post(RESPONSES, lambda choice: {**RESPONSE, "tools": TOOLS, "tool_choice": choice}),
-        {"function", "allowed_tools"},
+        {"function", "mcp", "allowed_tools"},
     ),
     "items of Responses": (
         ResponseInputItemParam, _post(RESPONSES, lambda item: {**RESPONSE, "input": [item]}),
-        {"message", "function_call", "function_call_output", "reasoning"},
+        {"message", "function_call", "function_call_output", "reasoning", *MCP_ITEMS},
     ),
 }  # fmt: skip
 KINDS = [

@@ -30,7 +30,7 @@ async def create_chat_completion(state: ServerState, request: Request) -> Respon
     answer = search.chosen(ChatAnswer(state, turn), requests)
     beams = search.beams(state.plan, state.client, fields, requests)
     sampled = search.sampled(requests)
-    return await respond(state, request, sampled, answer, is_streamed=bool(fields.stream), beams=beams)
+    return await respond(state, request, sampled, answer, is_streamed=bool(fields.stream), source=beams)
 
 
 class ChatAnswer:

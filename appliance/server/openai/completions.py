@@ -46,7 +46,7 @@ async def create_completion(state: ServerState, request: Request) -> Response:
     answer = search.chosen(CompletionAnswer(state, fields, prompts, requests), requests)
     beams = search.beams(state.plan, state.client, fields, requests)
     sampled = search.sampled(requests)
-    return await respond(state, request, sampled, answer, is_streamed=bool(fields.stream), beams=beams)
+    return await respond(state, request, sampled, answer, is_streamed=bool(fields.stream), source=beams)
 
 
 def _text_request(

@@ -4,7 +4,7 @@ import asyncio
 import uuid
 from collections.abc import Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, Self
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -15,7 +15,6 @@ from appliance.requests.fields import GenerationFields
 from appliance.server.http.chunks import ChunkWriter, chunk_writer
 from appliance.server.output.answers import Answer
 from appliance.server.state import ServerState
-from appliance.service.beam_search import BeamStream
 from appliance.service.errors import RequestFailedError
 from appliance.service.requests import TextOutput, TextRequest
 from appliance.service.streams import OutputStream, merged
@@ -26,7 +25,18 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
 
-AnswerSource = OutputStream | BeamStream
+class AnswerSource(Protocol):
+    """What gives the outputs of an answer: the engine, a search, or several turns with tools between them."""
+
+    def close(self) -> None:
+        """Ends the iteration."""
+
+    def __aiter__(self) -> Self: ...
+
+    async def __anext__(self) -> list[TextOutput]:
+        """Raises RequestFailedError."""
+
+
 _MAX_REQUEST_ID = 128
 _EVENT_STREAM = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -57,13 +67,13 @@ async def respond(
     answer: Answer,
     *,
     is_streamed: bool,
-    beams: BeamStream | None = None,
+    source: AnswerSource | None = None,
 ) -> Response:
     """Waits for the first output before it answers, so that what fails before it still gets its own status.
 
-    `beams` answers the requests in the engine's place.
+    `source` answers the requests in the engine's place.
     """
-    stream = state.client.generate(*requests, is_streamed=is_streamed) if beams is None else beams
+    stream = source or state.client.generate(*requests, is_streamed=is_streamed)
     state.open.load += 1
     try:
         async with _closed_on_disconnect(request.receive, stream):

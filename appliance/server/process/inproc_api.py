@@ -33,6 +33,7 @@ async def inproc_api(plan: EnginePlan, announce: Announce) -> AsyncIterator[ASGI
         try:
             yield make_app(state)
         finally:
+            await state.tools.close()
             if state.tracer is not None:
                 await asyncio.to_thread(state.tracer.close)
 

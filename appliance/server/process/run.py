@@ -167,6 +167,7 @@ class _Server:
         batches.cancel()
         exports.cancel()
         await asyncio.gather(batches, exports, return_exceptions=True)
+        await running.state.tools.close()
         if running.state.tracer is not None:
             await asyncio.to_thread(running.state.tracer.close)
 

@@ -143,6 +143,7 @@ class RunningServer:
         except BaseException:
             old.client.policy = policy  # with_plan has set another
             raise
+        old.tools.use(plan.serving.tool_servers)
         self.state = new
         new.open.plan = plan
         self._supervisor.use_plan(plan)

@@ -8,48 +8,100 @@ import orjson
 from appliance.requests.errors import ApiError
 from appliance.server.output.answers import Tally
 from appliance.server.output.logprobs import LogprobFormatter
-from appliance.server.output.message import ToolCallDelta
+from appliance.server.output.message import MessageReader, ToolCallDelta
 from appliance.server.requests.turn import ChatTurn
+from appliance.server.responses.approvals import Approved
 from appliance.server.responses.items import CallItem, MessageItem, OpenItem, ReasoningItem
+from appliance.server.responses.offers import Offers
+from appliance.server.responses.server_items import ApprovalItem, ListItem, ServerCallItem
 from appliance.server.state import ServerState
 from appliance.service.requests import TextOutput
 
 Keep = Callable[[dict[str, Any]], None]
+WAKE = TextOutput(index=0, text="", token_ids=[])  # an output of nothing: the answer has events to tell
 
 
 class ResponseAnswer:
     """`told`: the fields that repeat the request. `keep` gets the response when it has ended."""
 
-    def __init__(self, state: ServerState, turn: ChatTurn, told: dict[str, Any], keep: Keep) -> None:
-        request = turn.request
-        self.tally = Tally(len(request.prompt_token_ids), state.plan.serving.answers.prompt_tokens_details)
+    def __init__(
+        self,
+        state: ServerState,
+        turn: ChatTurn | None,
+        told: dict[str, Any],
+        keep: Keep,
+        offers: Offers = Offers(),  # noqa: B008 - it is frozen
+    ) -> None:
+        """turn: the first; None where `begin_turn` comes later."""
+        self.tally = Tally(0, state.plan.serving.answers.prompt_tokens_details)
+        self.id: str = told["id"]
+        self.suffix = self.id.removeprefix("resp_")
+        self.is_cut = False  # no tokens are left for another turn
         self._told = told
         self._keep = keep
-        self._reader = turn.readers()[0]
-        self._num_top = request.sampling.logprobs
+        self._offers = offers
+        self._reader = MessageReader()
+        self._num_top: int | None = None
         self._formatter = LogprobFormatter(
             state.tokenizer, as_ids=state.plan.serving.answers.return_tokens_as_token_ids
         )
-        self._suffix = request.request_id
         self._items: list[OpenItem] = []
+        self._turn_begins = 0  # at which item
+        self._waiting: list[dict[str, Any]] = []  # events that the next output brings along
+        self._num_lists = 0  # of tools, that were told
         self._is_open = False  # the last item
         self._end: TextOutput | None = None
         self._num_events = 0
         self._num_reasoning_tokens = 0
+        if turn is not None:
+            self.begin_turn(turn)
+
+    def begin_turn(self, turn: ChatTurn) -> None:
+        """The outputs that come next are of this turn."""
+        self.tally.num_prompt_tokens += len(turn.request.prompt_token_ids)
+        self._reader = turn.readers()[0]
+        self._num_top = turn.request.sampling.logprobs
+        self._turn_begins = len(self._items)
+        self._end = None
+
+    def close_turn(self) -> None:
+        self._waiting += self._close()
+
+    def output(self) -> list[dict[str, Any]]:
+        """All items as they are now."""
+        return [item.told() for item in self._items]
+
+    def ready_calls(self) -> list[ServerCallItem]:
+        """The calls of server tools that are to be made."""
+        return [item for item in self._items if isinstance(item, ServerCallItem) and item.is_ready]
+
+    @property
+    def waits_for_caller(self) -> bool:
+        """The model's last turn calls a function of the caller's, or something that needs approval."""
+        return any(isinstance(item, CallItem | ApprovalItem) for item in self._items[self._turn_begins :])
+
+    def add_call(self, approved: Approved) -> None:
+        """A call that the caller has approved, before the first turn."""
+        self._waiting += self._lists()
+        item = ServerCallItem(self.suffix, len(self._items), 0, approved.offered, approved.request_id)
+        self._waiting += [*self._begin(item), *item.write(approved.arguments, []), *self._close()]
+
+    def finish_call(self, item: ServerCallItem, output: str | None, error: dict[str, Any] | None) -> None:
+        self._waiting += item.finish(output, error)
 
     def response(self, status: str, error: dict[str, str] | None = None) -> dict[str, Any]:
         """The response object as it is now."""
         details = {"reason": "max_output_tokens"} if status == "incomplete" else None
         usage = self._usage() if status in ("completed", "incomplete") else None
-        output = [item.told() for item in self._items]
         return {
-            **self._told, "status": status, "error": error, "incomplete_details": details, "output": output,
+            **self._told, "status": status, "error": error, "incomplete_details": details, "output": self.output(),
             "usage": usage,
         }  # fmt: skip
 
     def opening(self) -> bytes:
         kinds = ("response.created", "response.in_progress")
-        return self._encoded([{"type": kind, "response": self.response("in_progress")} for kind in kinds])
+        response = {**self.response("in_progress"), "output": []}  # what is there already has events of its own
+        return self._encoded([{"type": kind, "response": response} for kind in kinds])
 
     def event(self, output: TextOutput) -> bytes:
         return self._encoded(self._take(output))
@@ -58,11 +110,12 @@ class ResponseAnswer:
         self._take(output)
 
     def ending(self) -> bytes:
-        events = self._close()
+        events = [*self._told_before(), *self._close()]
         response = self._ended()
         return self._encoded([*events, {"type": f"response.{response['status']}", "response": response}])
 
     def body(self) -> bytes:
+        self._told_before()
         self._close()
         return orjson.dumps(self._ended())
 
@@ -77,17 +130,38 @@ class ResponseAnswer:
         return response
 
     def _ended(self) -> dict[str, Any]:
-        is_whole = self._end is None or self._end.finish_reason != "length"
+        is_whole = not self._is_length and not self.is_cut
         response = self.response("completed" if is_whole else "incomplete")
         self._keep(response)
         return response
 
+    @property
+    def _is_length(self) -> bool:
+        return self._end is not None and self._end.finish_reason == "length"
+
+    def _told_before(self) -> list[dict[str, Any]]:
+        """The events that have waited, the lists of tools before all others."""
+        lists = self._lists()
+        waiting, self._waiting = self._waiting, []
+        return [*lists, *waiting]
+
+    def _lists(self) -> list[dict[str, Any]]:
+        events: list[dict[str, Any]] = []
+        for listed in self._offers.lists[self._num_lists :]:
+            item = ListItem(self.suffix, len(self._items), listed)
+            self._items.append(item)
+            events += item.begin()
+        self._num_lists = len(self._offers.lists)
+        return events
+
     def _take(self, output: TextOutput) -> list[dict[str, Any]]:
+        events = self._told_before()
+        if output is WAKE:
+            return events
         self.tally.note(output)
         if output.finish_reason is not None:
             self._end = output
         delta = self._reader.push(output)
-        events: list[dict[str, Any]] = []
         if delta.reasoning:
             self._num_reasoning_tokens += len(output.token_ids)
             events += self._write(ReasoningItem, delta.reasoning, [])
@@ -103,15 +177,22 @@ class ResponseAnswer:
     ) -> list[dict[str, Any]]:
         events = []
         if not (self._is_open and isinstance(self._items[-1], kind)):
-            events = [*self._close(), *self._begin(kind(self._suffix, len(self._items)))]
+            events = [*self._close(), *self._begin(kind(self.suffix, len(self._items)))]
         return [*events, *self._items[-1].write(text, logprobs)]
 
     def _write_call(self, call: ToolCallDelta) -> list[dict[str, Any]]:
         events, last = [], self._items[-1] if self._is_open else None
-        if not (isinstance(last, CallItem) and last.index == call.index):
-            item = CallItem(self._suffix, len(self._items), call.index, call.id or "", call.name or "")
-            events = [*self._close(), *self._begin(item)]
+        is_same = isinstance(last, CallItem | ServerCallItem | ApprovalItem) and last.index == call.index
+        if not is_same:
+            events = [*self._close(), *self._begin(self._call_item(call))]
         return [*events, *self._items[-1].write(call.arguments, [])] if call.arguments else events
+
+    def _call_item(self, call: ToolCallDelta) -> OpenItem:
+        offered, place = self._offers.tools.get(call.name or ""), len(self._items)
+        if offered is None:
+            return CallItem(self.suffix, place, call.index, call.id or "", call.name or "")
+        kind = ApprovalItem if offered.needs_approval else ServerCallItem
+        return kind(self.suffix, place, call.index, offered)
 
     def _begin(self, item: OpenItem) -> list[dict[str, Any]]:
         self._items.append(item)
@@ -122,8 +203,7 @@ class ResponseAnswer:
         if not self._is_open:
             return []
         self._is_open = False
-        is_cut = self._end is not None and self._end.finish_reason == "length"
-        return self._items[-1].end("incomplete" if is_cut else "completed")
+        return self._items[-1].end("incomplete" if self._is_length else "completed")
 
     def _usage(self) -> dict[str, Any]:
         tally = self.tally

@@ -2,25 +2,25 @@
 
 import asyncio
 import time
+from contextlib import closing
 from typing import Any
 
 import orjson
 
 from appliance.server.http.callers import owner
+from appliance.server.output.generation import AnswerSource
 from appliance.server.responses.answer import Keep, ResponseAnswer
 from appliance.server.state import ServerState
 from appliance.service.errors import RequestFailedError
-from appliance.service.requests import TextRequest
-from appliance.service.streams import OutputStream, merged
+from appliance.service.streams import merged
 from appliance.store.responses import UNFINISHED, ResponseStore, StoredResponse
 
 TOUCH_EVERY_S = 1.0
 _LOST_AFTER_S = 15.0  # without a touch: the process that made it is gone
 
 
-def start(state: ServerState, request: TextRequest, answer: ResponseAnswer, keep: Keep) -> dict[str, Any]:
-    """The response as it is at its beginning. Raises RequestFailedError when the request is not admitted."""
-    stream = state.client.generate(request, is_streamed=False)
+def start(state: ServerState, stream: AnswerSource, answer: ResponseAnswer, keep: Keep) -> dict[str, Any]:
+    """The response as it is at its beginning."""
     response = answer.response("in_progress")
     keep(response)
     task = asyncio.create_task(_run(state.store.responses, stream, answer, response["id"]), name="background response")
@@ -38,10 +38,10 @@ def current(stored: StoredResponse) -> dict[str, Any]:
     return response
 
 
-async def _run(responses: ResponseStore, stream: OutputStream, answer: ResponseAnswer, response_id: str) -> None:
+async def _run(responses: ResponseStore, stream: AnswerSource, answer: ResponseAnswer, response_id: str) -> None:
     watcher = asyncio.create_task(_touch(responses, stream, owner(), response_id))
     try:
-        with stream:
+        with closing(stream):
             async for outputs in stream:
                 for output in merged(outputs):
                     answer.add(output)
@@ -52,7 +52,7 @@ async def _run(responses: ResponseStore, stream: OutputStream, answer: ResponseA
         watcher.cancel()
 
 
-async def _touch(responses: ResponseStore, stream: OutputStream, holder: str, response_id: str) -> None:
+async def _touch(responses: ResponseStore, stream: AnswerSource, holder: str, response_id: str) -> None:
     """Ends the stream when the response was cancelled or deleted, by whatever process."""
     while await asyncio.to_thread(responses.touch, holder, response_id):
         await asyncio.sleep(TOUCH_EVERY_S)

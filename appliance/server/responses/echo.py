@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from appliance.server.responses.fields import FunctionTool, ResponsesFields
+from appliance.server.responses.fields import ResponsesFields, ResponseTool
 
 
 def echoed(fields: ResponsesFields, response_id: str, model: str) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def _tool_choice(fields: ResponsesFields) -> Any:
     return _without_none(msgspec.to_builtins(choice))
 
 
-def _tool(tool: FunctionTool) -> dict[str, Any]:
+def _tool(tool: ResponseTool) -> dict[str, Any]:
     always = {"description": tool.description, "parameters": tool.parameters, "strict": tool.strict}
     return {**always, **_without_none(msgspec.to_builtins(tool))}
 

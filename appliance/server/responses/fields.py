@@ -42,6 +42,12 @@ class InputItem(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_d
     namespace: str | None = None
     caller: Any = None
     is_async: bool | None = msgspec.field(default=None, name="async")
+    server_label: str | None = None
+    tools: Any = None
+    error: Any = None
+    approval_request_id: str | None = None
+    approve: bool | None = None
+    reason: str | None = None
 
     @property
     def kind(self) -> str:
@@ -49,8 +55,27 @@ class InputItem(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_d
         return self.type or ("message" if self.role is not None or self.id is None else "item_reference")
 
 
-class FunctionTool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """defer_loading: there is no search among tools here, so all are shown at once."""
+class ToolFilter(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Some tools of a server: those that have one of the names, and only read where that is said."""
+
+    tool_names: list[str] | None = None
+    read_only: bool | None = None
+
+    def has(self, name: str, *, is_read_only: bool) -> bool:
+        named = self.tool_names is None or name in self.tool_names
+        return named and (self.read_only is None or self.read_only == is_read_only)
+
+
+class ApprovalRules(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    always: ToolFilter | None = None
+    never: ToolFilter | None = None
+
+
+class ResponseTool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A function, or a server of tools; `type` says which fields it has.
+
+    defer_loading: there is no search among tools here, so all are shown at once.
+    """
 
     kinds: ClassVar = kinds.TOOLS
 
@@ -63,6 +88,24 @@ class FunctionTool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     allowed_callers: list[str] | None = None
     defer_loading: bool | None = None
     is_async: bool | None = msgspec.field(default=None, name="async")
+    server_label: str | None = None
+    server_description: str | None = None  # for the caller alone
+    server_url: str | None = None
+    allowed_tools: list[str] | ToolFilter | None = None
+    require_approval: Literal["always", "never"] | ApprovalRules | None = None
+    headers: dict[str, str] | None = None
+    authorization: str | None = None
+    connector_id: str | None = None
+    tunnel_id: str | None = None
+
+    def needs_approval(self, name: str, *, is_read_only: bool) -> bool:
+        """Whether the caller wants to be asked before a call; OpenAI's default is yes."""
+        rules = self.require_approval
+        if not isinstance(rules, ApprovalRules):
+            return rules != "never"
+        if rules.always is not None and rules.always.has(name, is_read_only=is_read_only):
+            return True
+        return rules.never is None or not rules.never.has(name, is_read_only=is_read_only)
 
 
 class AllowedTool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -70,15 +113,17 @@ class AllowedTool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     type: str
     name: str | None = None
+    server_label: str | None = None
 
 
 class ResponsesToolChoice(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """One function by name, or some of them with a mode."""
+    """One function or server's tool by name, or some of them with a mode."""
 
     kinds: ClassVar = kinds.CHOICES
 
     type: str
     name: str | None = None
+    server_label: str | None = None
     mode: Literal["auto", "required"] | None = None
     tools: list[AllowedTool] | None = None
 
@@ -120,9 +165,10 @@ class ResponsesFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     top_p: float | None = None
     top_logprobs: int | None = None
     text: TextFields | None = None
-    tools: list[FunctionTool] | None = None
+    tools: list[ResponseTool] | None = None
     tool_choice: Literal["none", "auto", "required"] | ResponsesToolChoice | None = None
     parallel_tool_calls: bool | None = None
+    max_tool_calls: int | None = None  # of servers
     reasoning: ReasoningFields | None = None
     include: list[str] | None = None
     truncation: Literal["auto", "disabled"] | None = None
@@ -151,7 +197,6 @@ class ResponsesFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
     prompt_cache_options: PromptCacheOptions | None = None
-    max_tool_calls: int | None = None  # counts calls of built-in tools, of which there are none
 
     # Known, and refused while they are not built; see UNBUILT.
     conversation: Any = None

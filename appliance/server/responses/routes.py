@@ -17,10 +17,13 @@ from appliance.server.output.generation import respond
 from appliance.server.requests.tools import shown_tools
 from appliance.server.requests.turn import ChatTurn, capped, prepare_turn
 from appliance.server.responses.answer import Keep, ResponseAnswer
+from appliance.server.responses.approvals import approvals_of
 from appliance.server.responses.background import current, start
-from appliance.server.responses.conversation import ITEMS, chat_fields, input_items
+from appliance.server.responses.conversation import ITEMS, input_items
 from appliance.server.responses.echo import echoed
 from appliance.server.responses.fields import InputItem, ResponsesFields, check_fields
+from appliance.server.responses.offers import find_offers
+from appliance.server.responses.tool_loop import Conversation, ToolLoop
 from appliance.server.state import ServerState
 from appliance.store.responses import UNFINISHED, ResponseStore, StoredResponse
 
@@ -33,13 +36,16 @@ async def create_response(state: ServerState, request: Request) -> Response:
     check_fields(fields)
     response_id = f"resp_{uuid.uuid4().hex}"
     earlier, items = _earlier(state.store.responses, fields), _with_ids(input_items(fields), response_id)
-    turn = await _prepared(state, fields, earlier, items, response_id)
+    conversation = await _conversation(state, fields, earlier, items)
+    turn = await _prepared(state, conversation, response_id)
     told = echoed(fields, response_id, turn.request.adapter or state.model_name)
     keep = _keeper(state.store.responses, owner(), [*earlier, *items]) if fields.store is not False else _forget
-    answer = ResponseAnswer(state, turn, told, keep)
+    first = None if conversation.approved else turn
+    answer = ResponseAnswer(state, first, told, keep, conversation.offers)
+    source = ToolLoop(state, conversation, answer, first) if conversation.offers.lists else None
     if fields.background:
-        return _json(start(state, turn.request, answer, keep))
-    return await respond(state, request, [turn.request], answer, is_streamed=bool(fields.stream))
+        return _json(start(state, source or state.client.generate(turn.request, is_streamed=False), answer, keep))
+    return await respond(state, request, [turn.request], answer, is_streamed=bool(fields.stream), source=source)
 
 
 async def count_input_tokens(state: ServerState, request: Request) -> Response:
@@ -47,8 +53,8 @@ async def count_input_tokens(state: ServerState, request: Request) -> Response:
     fields = await read_fields(state.plan.serving, request, _DECODER)
     check_fields(fields)
     await state.find_model(fields.model)
-    earlier = _earlier(state.store.responses, fields)
-    chat = chat_fields(fields, [*earlier, *_with_ids(input_items(fields), "resp_counted")], num_earlier=len(earlier))
+    earlier, items = _earlier(state.store.responses, fields), _with_ids(input_items(fields), "resp_counted")
+    chat = (await _conversation(state, fields, earlier, items)).chat()
     _, token_ids = await state.prompts.chat(chat, shown_tools(chat))
     return _json({"object": "response.input_tokens", "input_tokens": len(token_ids)})
 
@@ -88,12 +94,18 @@ async def list_input_items(state: ServerState, request: Request) -> Response:
     return _json(list_object(items[: page.limit], has_more=len(items) > page.limit))
 
 
-async def _prepared(
-    state: ServerState, fields: ResponsesFields, earlier: list[InputItem], items: list[InputItem], response_id: str
-) -> ChatTurn:
-    chat = chat_fields(fields, [*earlier, *items], num_earlier=len(earlier))
-    turn = await prepare_turn(state, chat, response_id.removeprefix("resp_"))
-    return turn if fields.max_output_tokens is None else capped(turn, fields.max_output_tokens)
+async def _conversation(
+    state: ServerState, fields: ResponsesFields, earlier: list[InputItem], items: list[InputItem]
+) -> Conversation:
+    """With the tools of the servers that the request names. Raises ApiError 400."""
+    offers, both = await find_offers(state.tools, fields), [*earlier, *items]
+    return Conversation(fields, both, len(earlier), offers, approvals_of(both, offers, len(earlier)))
+
+
+async def _prepared(state: ServerState, conversation: Conversation, response_id: str) -> ChatTurn:
+    turn = await prepare_turn(state, conversation.chat(), response_id.removeprefix("resp_"))
+    most = conversation.fields.max_output_tokens
+    return turn if most is None else capped(turn, most)
 
 
 def _earlier(responses: ResponseStore, fields: ResponsesFields) -> list[InputItem]:

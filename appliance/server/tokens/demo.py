@@ -53,7 +53,7 @@ async def demo_generate(state: ServerState, request: Request) -> Response:
     )
     answer = DemoAnswer(fields.prompt, text_request)
     beams = search.beams(state.plan, state.client, completion, [text_request])
-    response = await respond(state, request, [text_request], answer, is_streamed=bool(fields.stream), beams=beams)
+    response = await respond(state, request, [text_request], answer, is_streamed=bool(fields.stream), source=beams)
     if fields.stream:
         response.headers["content-type"] = "application/octet-stream"
     return response

@@ -205,6 +205,7 @@ class _Worker:
         for task in (obeying, told, batches):
             task.cancel()
         await asyncio.gather(obeying, told, batches, return_exceptions=True)
+        await running.state.tools.close()
         if running.state.tracer is not None:
             await asyncio.to_thread(running.state.tracer.close)
 

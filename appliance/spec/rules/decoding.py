@@ -6,7 +6,7 @@ from appliance.catalog.parsers import REASONING_PARSERS, TOOL_PARSERS, find_pars
 from appliance.catalog.sampling import SAMPLING_BOUNDS
 from appliance.spec.deployment import DeploymentSpec
 from appliance.spec.plugins import named_plugins
-from appliance.spec.rules.finding import Finding, Findings
+from appliance.spec.rules.finding import Finding, Findings, repeated
 from appliance.spec.suggest import near_value
 
 _TOOL_NAMES = tuple(parser.name for parser in TOOL_PARSERS)
@@ -96,6 +96,24 @@ def switches_fit_backend(spec: DeploymentSpec) -> Findings:
                 allowed=f"with structured_output {' or '.join(backends)}",
                 hint=f"write structured_output: guidance, or remove {name}",
             )
+
+
+def tool_servers_are_one_thing(spec: DeploymentSpec) -> Findings:
+    servers = spec.decoding.tool_server
+    for place, name in repeated(server.name for server in servers):
+        path, message = f"decoding.tool_server[{place}].name", f"two tool servers are named {name}"
+        yield Finding(path=path, value=name, message=message, hint="give each a name of its own")
+    for place, server in enumerate(servers):
+        path = f"decoding.tool_server[{place}]"
+        if (server.command is None) == (server.url is None) or server.command == []:
+            message = "a tool server is a command that is started here, or a url"
+            yield Finding(path=path, message=message, hint="write one of command and url")
+        elif server.url is None and server.headers:
+            message = "a command has no headers"
+            yield Finding(path=f"{path}.headers", message=message, hint="write env for a command")
+        elif server.command is None and server.env:
+            message = "a server that runs elsewhere has its own environment"
+            yield Finding(path=f"{path}.env", message=message, hint="write headers for a url")
 
 
 def sampling_defaults_are_valid(spec: DeploymentSpec) -> Findings:

@@ -1,11 +1,54 @@
 """`decoding` and `multimodal`: what constrains and parses the output, and what media go in."""
 
+import re
 from typing import Any, ClassVar, Literal
 
-from appliance.spec.fields import Section, field
-from appliance.spec.scalars import Auto, DottedPath, Duration, NonNegativeInt, Size, Text
+from pydantic import model_validator
+
+from appliance.spec.fields import REQUIRED, Section, field
+from appliance.spec.scalars import (
+    Auto,
+    DottedPath,
+    Duration,
+    HttpUrl,
+    NonNegativeInt,
+    PositiveInt,
+    ServerLabel,
+    Size,
+    Text,
+)
 
 Modality = Literal["image", "video", "audio"]
+
+
+class ToolServerSection(Section):
+    """One server of tools."""
+
+    doc: ClassVar[str] = "One server of tools by the Model Context Protocol; see docs/guides/tools.md."
+    short_form: ClassVar[str] = r"^[^\s/]+:[0-9]{1,5}$"
+
+    name: ServerLabel = field(REQUIRED, "What requests send as `server_label`.", apply="live")
+    command: list[Text] | None = field(
+        None, "A program that speaks over its standard input and output, and its arguments.", apply="live"
+    )
+    url: HttpUrl | None = field(None, "The address of one that runs elsewhere, in the place of command.", apply="live")
+    env: dict[str, str] = field(
+        {}, "Variables of the command; of ours it has PATH, HOME and the like alone.", apply="live"
+    )
+    headers: dict[str, str] = field({}, "Headers of each message to the url.", apply="live")
+    allowed_tools: list[Text] | None = field(None, "Tools that may be used. Default: all.", apply="live")
+    timeout: Duration = field(30.0, "Longest start, list or call.", apply="live")
+    max_result_bytes: Size = field(256 * 2**10, "Largest result of a call; more is an error.", apply="live")
+    max_calls: PositiveInt = field(16, "Most calls of one response.", apply="live")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_short_form(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        if not re.fullmatch(cls.short_form, value):
+            raise ValueError("a tool server is host:port or a section; the tools that vLLM calls demo are not here")
+        return {"name": value, "url": f"http://{value}/mcp"}
 
 
 class DecodingSection(Section):
@@ -64,7 +107,9 @@ class DecodingSection(Section):
         "Run code of your own inside: every field that takes a dotted path needs it. See docs/guides/plugins.md.",
         apply="live",
     )
-    tool_server: list[Text] = field([], "Tool servers as host:port, or demo.", built=False, apply="live")
+    tool_server: list[ToolServerSection] = field(
+        [], "Tool servers that responses may use; host:port is short for one at http://host:port/mcp.", apply="live"
+    )
     reasoning_parser: Auto[Text] = field(
         "auto",
         "Parser of reasoning: deepseek_r1, qwen3, granite, mistral ...",

@@ -1,0 +1,1 @@
+"""Servers of tools: a client of the Model Context Protocol, with bounds on everything that a server may do."""

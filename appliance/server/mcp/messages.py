@@ -1,0 +1,88 @@
+"""JSON-RPC 2.0, as the Model Context Protocol uses it."""
+
+from typing import Any, Final, Protocol
+
+import msgspec
+import orjson
+
+PROTOCOL_VERSION: Final = "2025-06-18"
+METHOD_NOT_FOUND: Final = -32601
+
+
+class ToolServerError(Exception):
+    """A server of tools did not do what it was asked. code: of JSON-RPC, or of HTTP where `is_http`."""
+
+    def __init__(self, message: str, code: int = -32000, *, is_http: bool = False) -> None:
+        super().__init__(message)
+        self.code = code
+        self.is_http = is_http
+
+
+class RpcError(msgspec.Struct):
+    code: int = -32000
+    message: str = ""
+
+
+class RpcMessage(msgspec.Struct):
+    """A request, a notification or an answer: whichever of its fields are there."""
+
+    id: int | str | None = None
+    method: str | None = None
+    result: msgspec.Raw = msgspec.Raw()  # empty: there is none
+    error: RpcError | None = None
+
+    @property
+    def is_answer(self) -> bool:
+        return self.method is None and self.id is not None and (bytes(self.result) != b"" or self.error is not None)
+
+
+class Transport(Protocol):
+    """A connection to one server. Everything that arrives is bounded."""
+
+    @property
+    def is_closed(self) -> bool: ...
+
+    @property
+    def last_heard(self) -> float:
+        """When anything came from the server, by the monotonic clock."""
+
+    async def request(self, method: str, params: dict[str, Any]) -> msgspec.Raw:
+        """Returns the result. Raises ToolServerError."""
+
+    async def notify(self, method: str, params: dict[str, Any]) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+_DECODER = msgspec.json.Decoder(RpcMessage)
+
+
+def request_bytes(number: int, method: str, params: dict[str, Any]) -> bytes:
+    return orjson.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+
+
+def notification_bytes(method: str, params: dict[str, Any]) -> bytes:
+    return orjson.dumps({"jsonrpc": "2.0", "method": method, "params": params})
+
+
+def reply_bytes(message: RpcMessage) -> bytes:
+    """The answer to what a server asks of us: that we are there. We do nothing for servers."""
+    if message.method == "ping":
+        return orjson.dumps({"jsonrpc": "2.0", "id": message.id, "result": {}})
+    error = {"code": METHOD_NOT_FOUND, "message": "this client offers nothing"}
+    return orjson.dumps({"jsonrpc": "2.0", "id": message.id, "error": error})
+
+
+def read_message(data: bytes) -> RpcMessage | None:
+    """Returns None for what is no message."""
+    try:
+        return _DECODER.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def result_of(message: RpcMessage) -> msgspec.Raw:
+    """Raises ToolServerError for an answer that is an error."""
+    if message.error is not None:
+        raise ToolServerError(message.error.message[:500] or "the server gave an error", message.error.code)
+    return message.result
