@@ -112,13 +112,26 @@ class ToolServer:
     async def _transport_of_plan(self) -> Transport:
         plan, ours = self.plan, snapshot()
         fill = interpolator(ours, Path(plan.folder))
+        max_bytes = max(_MAX_LIST_BYTES, 2 * plan.max_result_bytes)
         try:
+            if plan.url is not None:
+                headers = {name: fill(each) for name, each in plan.headers.items()}
+                return _reached(fill(plan.url), headers, max_bytes)
             kept = {name: ours[name] for name in _INHERITED if name in ours}
             environment = {**kept, **{name: fill(value) for name, value in plan.env.items()}}
-            max_bytes = max(_MAX_LIST_BYTES, 2 * plan.max_result_bytes)
             return await StdioTransport.start([fill(each) for each in plan.command], environment, max_bytes)
         except (OSError, InterpolationError) as error:
             raise ToolServerError(f"the server cannot be started: {error}") from error
+
+
+def _reached(url: str, headers: dict[str, str], max_bytes: int) -> Transport:
+    """Raises ToolServerError for what can be no header."""
+    from appliance.server.mcp.http import HttpTransport  # noqa: PLC0415 - httpx, which most servers do without
+
+    try:
+        return HttpTransport(url, headers, max_bytes)
+    except ValueError as error:
+        raise ToolServerError("a header has characters that no header may have") from error
 
 
 class ToolServers:
