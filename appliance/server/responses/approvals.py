@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from appliance.server.http.errors import invalid
+from appliance.requests.errors import invalid
 from appliance.server.responses.fields import InputItem
 from appliance.server.responses.offers import OfferedTool, Offers
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from appliance.server.http.errors import ApiError, invalid, not_in_this_version
+from appliance.requests.errors import ApiError, invalid, not_in_this_version
 from appliance.server.mcp.messages import ToolServerError
 from appliance.server.mcp.servers import ToolServer, ToolServers
 from appliance.server.mcp.session import ListedTool

@@ -15,10 +15,10 @@ import orjson
 from appliance.base.log import fields as log_fields
 from appliance.base.log import logger
 from appliance.engine.messages import ErrorKind
+from appliance.requests.errors import ApiError
+from appliance.requests.fields import ChatFields
 from appliance.server.http.callers import owner
-from appliance.server.http.errors import ApiError
 from appliance.server.mcp.messages import ToolServerError
-from appliance.server.requests.fields import ChatFields
 from appliance.server.requests.turn import ChatTurn, capped, prepare_turn
 from appliance.server.responses.answer import WAKE, ResponseAnswer
 from appliance.server.responses.approvals import Approved
