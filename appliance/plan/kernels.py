@@ -20,6 +20,7 @@ from appliance.plan.types import KernelChoice, KernelPlan, PrecisionPlan
 from appliance.program.operators import OPERATORS, Operator, PagedAttention
 
 NOT_BUILT = "not in this version"
+_DISABLED = "hardware.kernels.disabled"
 
 
 class Selection(msgspec.Struct, frozen=True):
@@ -33,14 +34,19 @@ def select_kernel_set(inputs: PlanInputs, modelled: Modelled, ledger: Ledger) ->
     if modelled.plan is not None:
         return _modelling_set(inputs, ledger)
     reasons = {entry.name: _obstacle(entry, inputs) for entry in KERNEL_SETS.values() if entry.runs == "programs"}
+    disabled = _disabled(inputs, reasons, ledger)
+    reasons |= dict.fromkeys(disabled, f"{_DISABLED} lists it")
     named = _named(inputs, reasons, ledger)
-    order = [name for name in inputs.profile.kernel_sets if name in KERNEL_SETS]
+    order = [name for name in inputs.profile.kernel_sets if name in KERNEL_SETS and name not in disabled]
     able = [
         name for name in order if KERNEL_SETS[name].is_automatic and not _machine_obstacle(KERNEL_SETS[name], inputs)
     ]
     usable = [name for name in able if not reasons[name]]
     name = named or next(iter([*usable, *able, *order]), "cpu-generic")
     chosen = KERNEL_SETS[name]
+    if name in disabled:
+        message = f"no kernel set for {inputs.profile.device} is left to choose"
+        ledger.refuse(_DISABLED, "plan/kernel-set", message, hint=f"take one out of {_DISABLED}")
     if not chosen.is_built:
         ledger.cannot_run.append(f"the kernel set {name} is {NOT_BUILT}")
     elif lacks := _library_obstacle(chosen, inputs):
@@ -54,6 +60,32 @@ def select_kernel_set(inputs: PlanInputs, modelled: Modelled, ledger: Ledger) ->
     others = [KERNEL_SETS[other] for other in reasons if other != name and KERNEL_SETS[other].device == chosen.device]
     refused = {entry.name: reasons[entry.name] or _lesser(entry, name, order) for entry in others}
     return Selection(chosen, refused, _batch_invariant(inputs, chosen, ledger))
+
+
+def _disabled(inputs: PlanInputs, reasons: Mapping[str, str], ledger: Ledger) -> tuple[str, ...]:
+    """Returns the sets that the spec rules out, and refuses names that no set has."""
+    named = inputs.spec.hardware.kernels.disabled
+    for name in named:
+        if name not in reasons:
+            message = f"no kernel set is named {name!r}"
+            ledger.refuse(_DISABLED, "plan/kernel-set", message, allowed=", ".join(reasons), hint=f"take {name} out")
+    known = tuple(name for name in named if name in reasons)
+    return ledger.take("kernels.disabled", _DISABLED, known) if known else ()
+
+
+def _check_attention(inputs: PlanInputs, choices: tuple[KernelChoice, ...], ledger: Ledger) -> None:
+    """Takes a name that the planned attention has, and refuses another."""
+    path, wanted = "hardware.kernels.attention_backend", inputs.spec.hardware.kernels.attention_backend
+    if wanted == AUTO:
+        return
+    planned = [each.implementation for each in choices if each.operator.startswith(PagedAttention.__name__)]
+    names = dict.fromkeys(part for each in planned for part in (each, each.rpartition(": ")[2]))
+    if wanted in names:
+        ledger.take("kernels.attention_backend", path, wanted)
+        return
+    has = f"attention runs by {planned[0]} here" if planned else "the model has no attention over a cache"
+    allowed = ", ".join((AUTO, *names))
+    ledger.refuse(path, "plan/kernel-set", f"{has}, and not by {wanted!r}", allowed=allowed, hint="write auto")
 
 
 def _modelling_set(inputs: PlanInputs, ledger: Ledger) -> Selection:
@@ -147,10 +179,12 @@ def plan_kernels(
     support = of_machine if chosen.is_built else "untested"
     parallel = inputs.spec.parallelism
     bound = plan_binding(inputs, chosen.name, parallel.tensor * parallel.pipeline, ledger)
+    choices = tuple(_choice(record, variant, selection) for record, found in used.items() for variant in found)
+    _check_attention(inputs, choices, ledger)
     return KernelPlan(
         kernel_set=chosen.name,
         support=support,
-        choices=tuple(_choice(record, variant, selection) for record, found in used.items() for variant in found),
+        choices=choices,
         num_threads=_num_threads(inputs, bound, ledger),
         cpus=bound.cpus,
         nodes=bound.nodes,

@@ -70,9 +70,12 @@ class KernelsSection(Section):
         "auto", "One kernel set by name: cpu-avx2, cpu-avx512, reference ...", auto="the best the hardware can run"
     )
     attention_backend: Auto[Text] = field(
-        "auto", "Implementation of attention by name.", auto="from the kernel set", built=False
+        "auto",
+        "Implementation of attention, by the name that the plan gives it: that of a kernel set of a CPU, or triton or "
+        "torch in one on torch. Each set has one, so another name is refused, with what there is.",
+        auto="the kernel set's",
     )
-    disabled: list[Text] = field([], "Implementations never to choose.", built=False, vllm="disabled_kernels")
+    disabled: list[Text] = field([], "Kernel sets never to choose, by name.", vllm="disabled_kernels")
     batch_invariant: Auto[bool] = field(
         "auto",
         "Rows round alike in every batch, chunk and draft, so that answers are the same to the bit whatever runs "
