@@ -53,8 +53,9 @@ class BoundedCalls:
 
         name: of the plug-in, for messages, and by which those that hang are counted. more_s: what a large call gets.
         """
+        most_s = self._most_s + more_s
         if self._hangs[name] >= MOST_HANGS:
-            often = f"{name} took more than {self._most_s:g} s {MOST_HANGS} times"
+            often = f"{name} took more than {most_s:g} s {MOST_HANGS} times"
             raise TookTooLongError(f"{often}, and is called no more until the next start")
         try:
             worker = self._idle.pop()
@@ -62,11 +63,11 @@ class BoundedCalls:
             worker = _Worker()
         job = _Job(call)
         worker.start(job)
-        if not job.answered.wait(self._most_s + more_s):
+        if not job.answered.wait(most_s):
             worker.give_up()
             self._hangs[name] += 1
-            _log.error("a plug-in hangs", extra=fields(plugin=name, seconds=self._most_s, times=self._hangs[name]))
-            raise TookTooLongError(f"{name} took more than {self._most_s:g} s")
+            _log.error("a plug-in hangs", extra=fields(plugin=name, seconds=most_s, times=self._hangs[name]))
+            raise TookTooLongError(f"{name} took more than {most_s:g} s")
         self._idle.append(worker)
         if isinstance(job.error, Exception):
             raise job.error

@@ -1,6 +1,8 @@
 """What each kind of plug-in is, as types. A plug-in need not import them: it is what it does."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
@@ -11,6 +13,14 @@ if TYPE_CHECKING:
 
 ResolveAdapter = Callable[[str, str], Awaitable[str | None]]
 """`lora.resolver`: (model, name) -> the folder of the adapter, or None."""
+
+
+class ResolveSource(Protocol):
+    """`model.resolver`: a function."""
+
+    def __call__(self, source: str, offline: bool, /) -> str | PathLike[str] | None:
+        """Returns the folder or file on this machine that a source of another scheme stands for; None if there is none.
+        It may fetch it, which takes as long as it takes, but not where `offline` is true."""
 
 
 class OutputProcessor(Protocol):
@@ -60,3 +70,47 @@ class CustomTokenizer(Protocol):
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Returns the text, control tokens spelled out. What is no whole character ends in U+FFFD."""
+
+
+ProposeTokens = Callable[[Sequence[int], int], Iterable[int]]
+"""`speculative.drafter`: (token ids of prompt and answer, most) -> ids that may come next, by its arguments alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSequence:
+    """A sequence that waits or runs, as a scheduling policy sees it.
+
+    id: by which the policy names it; lower ones came first. index: among the `n` sequences of its request. priority,
+    arrival_time (seconds of the client's clock) and adapter: of its request. num_computed: the tokens of prompt and
+    output that are in the cache. max_output: how many tokens the output may have.
+    """
+
+    id: int
+    request_id: str
+    index: int
+    is_running: bool
+    priority: int
+    arrival_time: float
+    adapter: str | None
+    num_prompt: int
+    num_computed: int
+    num_output: int
+    max_output: int
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """What an extension of a rank has as `self.worker`. executable: what the rank runs of the model, an
+    `appliance.kernels.interface.Executable`."""
+
+    rank: int
+    num_ranks: int
+    executable: object
+
+
+class SchedulingPolicy(Protocol):
+    """`scheduler.scheduler_cls`: a class that is constructed once without arguments, or an object."""
+
+    def order(self, sequences: Sequence[OpenSequence], /) -> Iterable[int]:
+        """Returns the ids of all sequences. Of those that wait the first starts first, as soon as it fits; of those
+        that run the last is preempted first, when the others need its blocks."""

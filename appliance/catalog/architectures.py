@@ -4,6 +4,7 @@ import msgspec
 
 _LABELS = ("classify", "score", "embed")
 _REWARD = ("classify", "embed")
+DECODES = ("generate", "embed", "classify", "score")  # what a decoder can do
 _HEADS = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel", "Model")  # what ends the names of decoders
 
 
@@ -11,7 +12,7 @@ class Architecture(msgspec.Struct, frozen=True):
     """One architecture. `family`: the dotted path of its module in appliance.models; None: it cannot run yet.
 
     tasks: what it can do, and first what it is for. is_causal: its tokens see those before them alone. base: the
-    architecture of the same layers by whose name it is listed.
+    architecture of the same layers by whose name it is listed. package, version: of a family that is not ours.
     """
 
     name: str
@@ -19,10 +20,12 @@ class Architecture(msgspec.Struct, frozen=True):
     tasks: tuple[str, ...] = ("generate",)
     is_causal: bool = True
     base: str | None = None
+    package: str | None = None
+    version: str | None = None
 
 
 def _built(name: str, family: str) -> Architecture:
-    return Architecture(name, f"appliance.models.{family}", ("generate", "embed", "classify", "score"))
+    return Architecture(name, f"appliance.models.{family}", DECODES)
 
 
 def _encoder(stem: str, family: str, *others: str) -> tuple[Architecture, ...]:

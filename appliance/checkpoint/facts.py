@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from appliance.catalog.architectures import ARCHITECTURES, Architecture
 from appliance.catalog.pooling import PoolingKind
 
 CheckpointFormat = Literal["safetensors", "gguf", "pt", "mistral", "dummy"]  # dummy: no weight files, random weights
@@ -166,6 +167,12 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     added_keys: tuple[str, ...] = ()  # keys of `model.hf_overrides` that the config does not have
     quantization: str | None  # the checkpoint's own method, such as "gguf", "gptq"; None when plain
     header_sha256: str  # over every header byte from which the above was read
+    family: Architecture | None = None  # of another package; None: the catalogue's, or none
+
+    @property
+    def known(self) -> Architecture | None:
+        """The architecture, with the family that runs it, if any does."""
+        return self.family or ARCHITECTURES.get(self.architecture)
 
     @property
     def size_bytes(self) -> int:

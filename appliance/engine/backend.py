@@ -23,6 +23,7 @@ from appliance.kernels.stage_inputs import StageInputs
 from appliance.loading.model import LoadedModel, ReadWeights, load_model
 from appliance.loading.modelled import load_modelled
 from appliance.models.facts import read_facts
+from appliance.models.outside import check_installed
 from appliance.plan.overrides import with_config_overrides
 from appliance.plan.types import SCRIPTED, EnginePlan
 from appliance.program.adapters import num_adapter_slots
@@ -85,8 +86,11 @@ def _grouped(plan: EnginePlan, config: SchedulerConfig, progress: Progress) -> B
 
 
 def planned_facts(plan: EnginePlan) -> ModelFacts:
-    """Returns the facts of the planned checkpoint. Raises PlanMismatchError if it is another one by now."""
-    facts = read_facts(Path(plan.model.path), cache_dir(), plan.model.format, plan.model.config)
+    """Returns the facts of the planned checkpoint. Raises PlanMismatchError if it is another one by now, and
+    PluginError if its family is of a package that is another one by now."""
+    family = plan.model.family
+    find = None if family is None else lambda _: check_installed(family)
+    facts = read_facts(Path(plan.model.path), cache_dir(), plan.model.format, plan.model.config, find)
     if facts.header_sha256 != plan.model.header_sha256:
         raise PlanMismatchError(
             f"the checkpoint at {plan.model.path} is not the one that was planned", hint="plan again: appliance plan"

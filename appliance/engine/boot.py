@@ -16,6 +16,7 @@ from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.core.scheduler import Scheduler
 from appliance.engine.drafting.build import make_drafters
 from appliance.engine.drafting.load import load_draft_model
+from appliance.engine.extension import extension_calls
 from appliance.engine.faults import row_fault
 from appliance.engine.grammar.backends import DEFAULT_BACKEND, backend_loader
 from appliance.engine.grammar.compiler import GrammarCompiler
@@ -23,6 +24,7 @@ from appliance.engine.grammar.gate import GrammarGate
 from appliance.engine.grammar.sandbox.client import Sandbox
 from appliance.engine.loop import EngineLoop
 from appliance.engine.messages import BootPhase, UtilityResult
+from appliance.engine.policy_plugin import load_policy
 from appliance.engine.processors import planned_calls
 from appliance.engine.runner import Runner
 from appliance.engine.sleep import Sleep
@@ -68,7 +70,8 @@ def boot(plan: EnginePlan, announce: Announce, *, interpreter_s: float | None = 
         planned_calls(plan.model.logits_processors),
         plan.model.logits_processor_timeout_s,
     )
-    scheduler = Scheduler(config, time.monotonic, row_fault)
+    policy = plan.scheduler.scheduler_cls
+    scheduler = Scheduler(config, time.monotonic, row_fault, None if policy is None else load_policy(policy))
     phases.end()
     report = BootReport(
         seconds=phases.seconds,
@@ -97,6 +100,7 @@ def boot(plan: EnginePlan, announce: Announce, *, interpreter_s: float | None = 
         adapters=adapters,
         prefault_blocks=plan.cache.prefault_blocks,
         sleep=_sleep(plan, backend),
+        ask_ranks=extension_calls(plan, backend.executable),
     )
     if plan.adapters is not None:
         serve_adapters(loop, plan.adapters.served)

@@ -14,9 +14,10 @@ import msgspec
 from appliance.base.log import set_level
 from appliance.engine.adapter_changes import CHECKER, AdapterChanges
 from appliance.engine.adapter_messages import AdapterSet, AdaptersServed
-from appliance.engine.core.results import Outputs, ended_output
+from appliance.engine.core.results import Outputs, ended_output, refused_output
 from appliance.engine.core.scheduler import Scheduler
 from appliance.engine.events import Events, adapter_events
+from appliance.engine.extension import AskRanks, called
 from appliance.engine.faults import row_fault
 from appliance.engine.grammar.gate import GrammarGate, closed_gate
 from appliance.engine.idle import IdleWork
@@ -25,12 +26,10 @@ from appliance.engine.messages import (
     EngineMessage,
     EngineStats,
     ErrorKind,
-    FinishReason,
     GenerateRequest,
     Hello,
     LiveSettings,
     OutputBatch,
-    SequenceOutput,
     UtilityRequest,
     UtilityResult,
     Vocabulary,
@@ -75,6 +74,7 @@ class EngineLoop:
         before_step: Callable[[int], None] | None = None,
         prefault_blocks: int = 0,
         sleep: Sleep | None = None,
+        ask_ranks: AskRanks | None = None,
     ) -> None:
         self.pulse = Pulse()
         self.stopped = False
@@ -87,6 +87,7 @@ class EngineLoop:
         self._clock = clock
         self._before_step = before_step
         self._sleep = sleep
+        self._ask_ranks = ask_ranks
         self._idle = IdleWork(runner.executable, scheduler.kv.pool, prefault_blocks)
         self._ended = 0.0  # when the model's last step ended
         self._begun: deque[tuple[StepPlan, float]] = deque()  # steps in the stages of a pipeline, and when they began
@@ -334,14 +335,7 @@ class EngineLoop:
     def _refused(
         self, client: bytes, message: GenerateRequest, kind: ErrorKind, field: str | None, reason: str
     ) -> Events:
-        output = SequenceOutput(
-            request_id=message.request_id,
-            finish_reason=FinishReason.ERROR,
-            error=reason,
-            error_kind=kind,
-            error_field=field,
-        )
-        return self._events({client: [output]})
+        return self._events({client: [refused_output(message.request_id, kind, field, reason)]})
 
     def _utility(self, client: bytes, message: UtilityRequest) -> Events:
         value: object = True
@@ -363,6 +357,9 @@ class EngineLoop:
                 self._runner.start_profile(traced=message.traced)
             case "stop_profile":
                 value = self._runner.stop_profile()
+            case "call_extension":
+                self._runner.rest()
+                return [(client, called(self._ask_ranks, message))]
             case "sleep" | "wake_up":
                 return self._change_sleep(client, message)
         return [(client, UtilityResult(call_id=message.call_id, value=raw(value)))]

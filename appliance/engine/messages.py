@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 import msgspec
 
 from appliance.engine.adapter_messages import AdapterSet, AdaptersServed, AdapterStats
+from appliance.engine.extension_messages import ExtensionCall
 from appliance.engine.graph_messages import GraphStats
 from appliance.engine.sleep_messages import SleepLevel, SleepStats, SleepTag
 from appliance.engine.swap_messages import SwapStats
@@ -186,7 +187,7 @@ class AbortRequest(msgspec.Struct, frozen=True, tag="abort", omit_defaults=True)
 
 UtilityMethod = Literal[
     "boot_report", "stats", "reset_prefix_cache", "drain", "shutdown", "start_profile", "stop_profile", "sleep",
-    "wake_up",
+    "wake_up", "call_extension",
 ]  # fmt: skip
 
 
@@ -197,7 +198,8 @@ class UtilityRequest(msgspec.Struct, frozen=True, kw_only=True, tag="utility"):
     drain: true once every open request has ended; new ones are refused meanwhile. shutdown: true, then the engine ends.
     start_profile: true; traced: with a trace of each step. stop_profile: an EngineProfile, or null when none ran.
     sleep: a SleepStats; open requests are aborted; level 1 keeps the weights on the host, 2 nothing. wake_up: a
-    SleepStats; tags: what comes back, all without any.
+    SleepStats; tags: what comes back, all without any. call_extension: a list of
+    ExtensionAnswer, of each rank, to `call`.
     """
 
     call_id: str
@@ -205,6 +207,7 @@ class UtilityRequest(msgspec.Struct, frozen=True, kw_only=True, tag="utility"):
     level: SleepLevel = 1
     tags: tuple[SleepTag, ...] = ()
     traced: bool = False
+    call: ExtensionCall | None = None
 
 
 EngineMessage = Hello | Vocabulary | LiveSettings | GenerateRequest | AdapterSet | AbortRequest | UtilityRequest
@@ -331,6 +334,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     prefix_queries: int  # tokens
     prefix_hits: int  # tokens
     num_preemptions: int
+    num_policy_faults: int = 0  # steps for which a scheduling policy of the operator's own gave no order
     step_tokens: int = 0  # tokens that steps computed
     step_sizes: tuple[int, ...] = ()  # steps by size: one count for each of STEP_TOKEN_BOUNDS, and one above
     prompt_tokens_per_s: float = 0.0  # prefill speed beside the current decodes; 0 before any was measured

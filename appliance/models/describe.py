@@ -2,12 +2,14 @@
 
 import importlib
 from collections.abc import Callable, Hashable, Mapping
-from typing import NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 from msgspec.structs import replace
 
-from appliance.catalog.architectures import ARCHITECTURES
+from appliance.base.bounded import BoundedCalls
+from appliance.catalog.architectures import ARCHITECTURES, Architecture
 from appliance.catalog.pooling import PoolingChoice
+from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import ModelFacts
 from appliance.layers.decoder import compile_decoder
 from appliance.layers.draft_spec import KeptStates
@@ -18,6 +20,9 @@ from appliance.models.draft_stages import DraftStages
 from appliance.models.errors import ModelError, Problem
 from appliance.models.pooling import with_pooling
 from appliance.models.windows import DISABLE_WINDOWS, without_windows
+
+MOST_BUILD_S: Final = 60.0  # of a family of another package
+Build = Callable[[ModelFacts, int], DecoderSpec]
 
 
 class Described(NamedTuple):
@@ -83,11 +88,30 @@ def _keeping(spec: DecoderSpec, keeps: KeptStates) -> DecoderSpec:
 
 def build_decoder(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
     """Returns only the spec. Raises like `describe`."""
-    architecture = ARCHITECTURES.get(facts.architecture)
+    architecture = facts.known
     if architecture is None or architecture.family is None:
         known = ", ".join(entry.name for entry in ARCHITECTURES.values() if entry.family)
         message = f"the architecture {facts.architecture!r} is not in this version"
         raise ModelError(Problem(message, allowed=known, hint=f"known: {known}"))
-    build = cast(Callable[[ModelFacts, int], DecoderSpec], importlib.import_module(architecture.family).build)
-    spec = build(facts, max_model_len)
+    if architecture.package is not None:
+        spec = _built_outside(architecture, facts, max_model_len)
+    else:
+        build = cast(Build, importlib.import_module(architecture.family).build)
+        spec = build(facts, max_model_len)
     return without_windows(spec) if facts.config.get(DISABLE_WINDOWS) else spec
+
+
+def _built_outside(architecture: Architecture, facts: ModelFacts, max_model_len: int) -> DecoderSpec:
+    """Returns the spec of a family of another package, whose program compiles. Raises ModelError, whatever that code
+    raises."""
+    where = f"the family {architecture.family} of the package {architecture.package} {architecture.version}"
+    try:
+        build = cast(Build, importlib.import_module(str(architecture.family)).build)
+        spec = BoundedCalls(MOST_BUILD_S).run(where, lambda: build(facts, max_model_len))
+        compile_decoder(spec, {})
+    except (ModelError, CheckpointError):
+        raise
+    except Exception as error:
+        message = f"{where} failed: {type(error).__name__}: {error}"
+        raise ModelError(Problem(message, hint="ask those who made the package")) from error
+    return spec

@@ -21,6 +21,8 @@ def plan_scheduler(
     num_tokens = _num_tokens(inputs, context, num_seqs, chunked, ledger)
     return SchedulerPlan(
         policy=ledger.take("scheduler.policy", "scheduler.policy", spec.policy),
+        scheduler_cls=spec.scheduler_cls
+        and ledger.take("scheduler.scheduler_cls", "scheduler.scheduler_cls", spec.scheduler_cls),
         max_num_seqs=num_seqs,
         max_num_batched_tokens=num_tokens,
         chunked_prefill=chunked,

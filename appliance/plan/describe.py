@@ -1,6 +1,5 @@
 """Pass `describe`: the program of the checkpoint, or why this version has none for it."""
 
-from appliance.catalog.architectures import ARCHITECTURES
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import ModelFacts
 from appliance.layers.draft_spec import KeptStates
@@ -27,7 +26,7 @@ def describe_model(
     """The model's program. What its family cannot express, and a checkpoint of other tensors, is refused; an outline
     then stands for it, as for an architecture that is not in this version, or that modelling code runs."""
     model, programs = inputs.model, inputs.programs
-    known = ARCHITECTURES.get(model.architecture)
+    known = model.known
     if modelled.plan is not None or known is None or known.family is None:
         return programs.outline(model)
     try:

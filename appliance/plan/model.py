@@ -1,9 +1,10 @@
 """Pass `model`: which architecture, what clients call it, its tokenizer, template and sampling defaults."""
 
-from appliance.catalog.architectures import ARCHITECTURES
+from appliance.catalog.architectures import ARCHITECTURES, Architecture
 from appliance.catalog.content_format import ContentFormat, detect_content_format
 from appliance.catalog.templates import QWEN3_RERANKER
 from appliance.checkpoint.config_choice import ConfigChoice
+from appliance.models.outside import GROUP
 from appliance.plan.checkpoint_values import default_sampling, say_ends
 from appliance.plan.context import ContextRequest, config_overrides, model_path
 from appliance.plan.inputs import PlanInputs
@@ -24,6 +25,7 @@ def plan_model(inputs: PlanInputs, context: ContextRequest, modelled: Modelled, 
         format=model.format,
         architecture=ledger.decide("model.architecture", model.architecture, "model", "named by the checkpoint"),
         header_sha256=model.header_sha256,
+        family=_outside_family(model.family, ledger),
         served_names=_served_names(inputs, ledger),
         task="generate",
         max_model_len=context.limit,
@@ -61,12 +63,20 @@ def _config(inputs: PlanInputs, ledger: Ledger) -> ConfigChoice:
     return ConfigChoice(path=place, overrides=wanted)
 
 
+def _outside_family(family: Architecture | None, ledger: Ledger) -> Architecture | None:
+    if family is None:
+        return None
+    reason = f"{family.family} of the package {family.package} {family.version}, by its entry point {GROUP}"
+    ledger.decide("model.family", family.family, "model", reason)
+    return family
+
+
 def _check_architecture(inputs: PlanInputs, modelled: Modelled, ledger: Ledger) -> None:
     """One that is known and not built is planned but not run; an unknown one is refused, unless other code runs it."""
     if modelled.plan is not None or inputs.spec.model.model_impl == "transformers":
         return
     name = inputs.model.architecture
-    known = ARCHITECTURES.get(name)
+    known = inputs.model.known
     built = ", ".join(entry.name for entry in ARCHITECTURES.values() if entry.family)
     others = "".join(f"; {each.message}" for each in modelled.obstacles)
     if known is None:

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from appliance.catalog.architectures import ARCHITECTURES
 from appliance.catalog.formats import LOAD_QUANTIZATIONS
 from appliance.checkpoint.config import normalize_config, text_config
 from appliance.checkpoint.errors import CheckpointError
@@ -48,7 +47,7 @@ def plan_modelling(inputs: PlanInputs, ledger: Ledger) -> Modelled:
     """The spec's choice, else our own decoder where it knows the architecture. Refuses the spec's choice where it
     cannot be; what `auto` cannot run is refused by the pass `model`."""
     wanted, path = inputs.spec.model.model_impl, "model.model_impl"
-    known = ARCHITECTURES.get(inputs.model.architecture)
+    known = inputs.model.known
     if wanted == "appliance" or (wanted == AUTO and known is not None and known.family is not None):
         _refuse_code_revision(inputs, ledger)
         if wanted != AUTO or inputs.spec.model.trust_remote_code:

@@ -28,6 +28,8 @@ def plan_parallel(inputs: PlanInputs, ledger: Ledger) -> ParallelPlan:
         layers=_layers(inputs, ledger),
         backend=_backend(inputs, ledger),
         distributed_timeout_s=float(spec.distributed_timeout),
+        worker_extension_cls=spec.worker_extension_cls
+        and ledger.take("parallel.worker_extension_cls", "parallelism.worker_extension_cls", spec.worker_extension_cls),
         replicas=replicas,
         first_replica=first_replica,
         **_nodes(inputs, ledger),

@@ -19,6 +19,7 @@ class ParallelPlan(msgspec.Struct, frozen=True, kw_only=True):
     master_addr: str = ""  # where the leader of ranks of several machines listens; empty for one machine
     master_port: int = 0
     join_timeout_s: float = 0.0  # for which it waits for the others
+    worker_extension_cls: str | None = None  # a class of the operator's own, whose methods every rank can be asked for
     layers: tuple[int, ...] = ()  # of each pipeline stage; empty: there is one stage
 
     @property

@@ -89,7 +89,7 @@ def described_pooling(pooling: PoolingPlan | None, described: Described) -> Pool
 
 def _task(inputs: PlanInputs, ledger: Ledger) -> PoolingTask | None:
     spec, model = inputs.spec.model, inputs.model
-    known = ARCHITECTURES.get(model.architecture)
+    known = model.known
     tasks = known.tasks if known is not None else ("generate",)
     wanted, path = _wanted(inputs)
     if wanted is None:

@@ -10,7 +10,6 @@ import msgspec
 from appliance.base.environ import cache_dir
 from appliance.base.errors import ApplianceError, ExitCode, SpecError
 from appliance.base.texts import utf8_text, without_mark
-from appliance.catalog.architectures import ARCHITECTURES
 from appliance.catalog.templates import QWEN3_RERANKER, SHIPPED, shipped_template
 from appliance.checkpoint import mistral
 from appliance.checkpoint.adapter import AdapterFacts, read_adapter
@@ -27,7 +26,8 @@ from appliance.checkpoint.vocabulary import Likeness, compare, read_vocabulary
 from appliance.hardware import HardwareFacts, Profile, find_profile, load_facts, load_profiles, probe_machine
 from appliance.hardware.errors import HardwareError
 from appliance.hardware.select import select_profile
-from appliance.models.facts import read_facts
+from appliance.models.facts import FindFamily, read_facts
+from appliance.models.outside import find_family
 from appliance.plan.accelerators import can_run, no_device
 from appliance.plan.compile import compile_plan
 from appliance.plan.inputs import DraftModelFiles, PlanInputs, ResolvedFiles
@@ -146,7 +146,8 @@ def find_model(
         return resolve_source(spec.source, spec.mirrors, spec.sha256, options, progress)
 
     path = _offline_first(obtain, allow_fetch and not is_offline(loaded.spec))
-    return _blamed(loaded, lambda choice: read_facts(path, cache_dir(), form_of(loaded.spec), choice), config_path)
+    form, find = form_of(loaded.spec), _trusted_families(loaded.spec)
+    return _blamed(loaded, lambda choice: read_facts(path, cache_dir(), form, choice, find), config_path)
 
 
 def _blamed(loaded: LoadedSpec, read: Callable[[ConfigChoice], ModelFacts], config_path: str | None) -> ModelFacts:
@@ -161,6 +162,10 @@ def _blamed(loaded: LoadedSpec, read: Callable[[ConfigChoice], ModelFacts], conf
         ledger, hint = Ledger(loaded), error.hint or "remove model.hf_overrides, or write what the model has"
         ledger.refuse("model.hf_overrides", "plan/config", error.problem, hint=hint)
         raise SpecError(ledger.refusals) from error
+
+
+def _trusted_families(spec: DeploymentSpec) -> FindFamily | None:
+    return find_family if spec.decoding.trust_plugins else None
 
 
 def find_draft_model(
@@ -182,7 +187,7 @@ def find_draft_model(
 
     try:
         path = _offline_first(obtain, allow_fetch and not is_offline(loaded.spec))
-        facts = read_facts(path, cache_dir(), AUTO)
+        facts = read_facts(path, cache_dir(), AUTO, find_family=_trusted_families(loaded.spec))
         if "draft_model" not in spec.methods:  # a head, which has the model's tokens
             return DraftModelFiles(facts=facts, likeness=Likeness("same", 0, 0), tokenizer_path=model.root)
         ours, theirs = (read_vocabulary(Path(each)) for each in (tokenizer_path or model.root, facts.root))
@@ -201,7 +206,7 @@ def find_code(
 ) -> Modelling | None:
     """The modelling code that could run the checkpoint; None where our own decoder does. The checkpoint's own code is
     fetched only if the spec trusts it. Raises CheckpointError."""
-    spec, known = loaded.spec.model, ARCHITECTURES.get(model.architecture)
+    spec, known = loaded.spec.model, model.known
     is_ours = spec.model_impl == "appliance" or (spec.model_impl == AUTO and known is not None and known.family)
     if is_ours:
         return None
@@ -214,7 +219,7 @@ def find_code(
 def _code_folder(loaded: LoadedSpec, base: Path, folder: Path, may_fetch: bool, progress: Progress | None) -> Path:
     """The checkpoint's folder, or that of its code at `code_revision`."""
     spec = loaded.spec.model
-    if not isinstance(parse_address(spec.source, base), HubAddress):
+    if not isinstance(parse_address(spec.source, base, has_resolver=spec.resolver is not None), HubAddress):
         return folder
 
     def obtain(offline: bool) -> Path:
@@ -259,6 +264,7 @@ def fetch_options(spec: DeploymentSpec, base: Path, revision: str | None, offlin
         "offline": offline,
         "form": form_of(spec),
         "timeout_s": loading.timeout,
+        "resolver": spec.model.resolver,
     }
     if loading.download_dir is not None:
         values["cache_setting"] = "loading.download_dir"

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
-from appliance.catalog.architectures import ARCHITECTURES
 from appliance.catalog.formats import F32, WeightForm
 from appliance.catalog.kernel_sets import KERNEL_SETS, KernelSetFacts
 from appliance.catalog.pooling import PoolingChoice
@@ -89,7 +88,7 @@ def _layouts(described: Described, model: ModelFacts, forms: Forms) -> dict[str,
 
 def program_of(plan: EnginePlan, model: ModelFacts, programs: Programs) -> PlannedProgram | None:
     """The program that a plan runs; None where other code runs it, or nothing in this version."""
-    known = ARCHITECTURES.get(model.architecture)
+    known = model.known
     if plan.model.modelling is not None or known is None or known.family is None:
         return None
     model = with_config_overrides(model, plan.model.config_overrides)

@@ -52,6 +52,8 @@ def _heading(plan: EnginePlan) -> Iterator[str]:
     yield _row("kernels", f"{kernels.kernel_set} ({kernels.support}){threads}{alike}")
     yield from _replicas(plan.parallel)
     yield _row("model", f"{model.architecture}, {model.format}, served as {', '.join(model.served_names)}")
+    if (family := model.family) is not None:
+        yield _row("family", f"{family.family}, of the package {family.package} {family.version}")
     if model.format == "dummy":
         yield _row("weights", RANDOM_WEIGHTS)
     if (code := model.modelling) is not None:
@@ -65,9 +67,10 @@ def _heading(plan: EnginePlan) -> Iterator[str]:
         yield _row("pools", f"{_ROWS[pooling.kind]} to {pooling.task}: {made}")
     yield from _adapters(plan.adapters)
     yield _row("context", f"{model.max_model_len:,} tokens")
+    order = scheduler.policy if scheduler.scheduler_cls is None else f"in the order of {scheduler.scheduler_cls}"
     yield _row(
         "step",
-        f"up to {scheduler.max_num_seqs} sequences and {scheduler.max_num_batched_tokens:,} tokens, {scheduler.policy}"
+        f"up to {scheduler.max_num_seqs} sequences and {scheduler.max_num_batched_tokens:,} tokens, {order}"
         f"{', chunked prefill' if scheduler.chunked_prefill else ''}",
     )
     caching = f"prefix caching by {cache.hash_algorithm}" if cache.prefix_caching else "no prefix caching"

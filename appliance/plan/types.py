@@ -1,13 +1,13 @@
 """EnginePlan: what will run. Frozen, complete and hashable; nothing here can say "auto" or "unset".
 
-The engine, the server and the benchmarks read plans, never specs. None in a field is a decision ("no limit"), not a
-gap.
+The engine, the server and the benchmarks read plans, never specs. None in a field is a decision ("no limit").
 """
 
 from typing import Any, Literal
 
 import msgspec
 
+from appliance.catalog.architectures import Architecture
 from appliance.catalog.degradations import DegradationKind
 from appliance.catalog.pooling import PoolingChoice, PoolingKind, PoolingTask
 from appliance.checkpoint.config_choice import OWN, ConfigChoice
@@ -104,6 +104,7 @@ class ModelPlan(msgspec.Struct, frozen=True, kw_only=True):
     format: str
     architecture: str
     header_sha256: str
+    family: Architecture | None = None  # of another package; None: the catalogue's, or modelling code runs it
     served_names: tuple[str, ...]  # the first is reported
     task: Task
     max_model_len: int
@@ -271,6 +272,7 @@ class SchedulerPlan(msgspec.Struct, frozen=True, kw_only=True):
     late_share: float = 0.0  # of the gaps between tokens, how many may be longer than that for prompts that wait
     delay_factor: float = 0.0  # prompts wait for so many times what the last step with a prompt took; 0: for nothing
     async_scheduling: bool = True  # a step may begin before the results of the last are handled
+    scheduler_cls: str | None = None  # a policy of the operator's own, by dotted path; where it fails, `policy` decides
 
 
 class DraftModelPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from typing import Protocol
 import msgspec
 
 from appliance.engine.adapter_messages import AdapterSet
+from appliance.engine.extension_messages import ExtensionCall
 from appliance.engine.messages import (
     ErrorKind,
     GenerateRequest,
@@ -58,6 +59,10 @@ class EngineCalls:
     async def wake_up(self, tags: tuple[SleepTag, ...]) -> msgspec.Raw:
         """Brings parts of a sleeping engine back, all without tags; returns a SleepStats. Raises like `call`."""
         return await self._ask(lambda call_id: UtilityRequest(call_id=call_id, method="wake_up", tags=tags))
+
+    async def call_extension(self, call: ExtensionCall) -> msgspec.Raw:
+        """Calls a method of the operator's own on every rank; returns a list of ExtensionAnswer. Raises like `call`."""
+        return await self._ask(lambda call_id: UtilityRequest(call_id=call_id, method="call_extension", call=call))
 
     async def change_adapters(self, adapters: tuple[AdapterPlan, ...]) -> None:
         """Makes the engine serve these adapters and no others. Raises RequestFailedError when it is gone or refuses;

@@ -10,6 +10,7 @@ import msgspec
 
 from appliance.base.log import fields, logger
 from appliance.engine.adapter_messages import AdapterReport, AdaptersServed
+from appliance.engine.extension_messages import ExtensionCall
 from appliance.engine.messages import (
     AbortRequest,
     BadMessage,
@@ -190,6 +191,10 @@ class EngineClient:
     async def wake_up(self, tags: tuple[SleepTag, ...]) -> msgspec.Raw:
         """Wakes the engine: see EngineCalls.wake_up."""
         return await self._calls.wake_up(tags)
+
+    async def call_extension(self, call: ExtensionCall) -> msgspec.Raw:
+        """Calls a method of the operator's own: see EngineCalls.call_extension."""
+        return await self._calls.call_extension(call)
 
     async def change_adapters(self, adapters: tuple[AdapterPlan, ...]) -> None:
         """Changes the set of served adapters: see EngineCalls.change_adapters."""

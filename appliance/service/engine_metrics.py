@@ -156,6 +156,7 @@ class EngineMetrics:
 def _counters(stats: EngineStats) -> dict[str, float]:
     return {
         "preemptions": stats.num_preemptions,
+        "policy_faults": stats.num_policy_faults,
         "prompt_tokens": stats.prompt_tokens,
         "generation_tokens": stats.generation_tokens,
         "prefix_cache_queries": stats.prefix_queries,

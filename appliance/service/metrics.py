@@ -60,6 +60,7 @@ _OF_ENGINES: tuple[Metric, ...] = (
     Metric("graphs_planned", "gauge", "Sizes of steps that are to run as graphs"),
     Metric("graph_capture_seconds", "gauge", "What capturing graphs took since the engine's start"),
     Metric("preemptions", "counter", "Sequences that were put back to make room", "num_preemptions"),
+    Metric("policy_faults", "counter", "Steps for which scheduler.scheduler_cls gave no order, so that policy decided"),
     Metric("prompt_tokens", "counter", "Prompt tokens processed", "prompt_tokens"),
     Metric("generation_tokens", "counter", "Tokens generated", "generation_tokens"),
     Metric("prefix_cache_queries", "counter", "Prompt tokens looked up in the prefix cache", "prefix_cache_queries"),

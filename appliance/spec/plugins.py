@@ -13,7 +13,7 @@ class NamedPlugin:
 
     path: str
     name: str
-    runs_in: Literal["server", "engine"]
+    runs_in: Literal["server", "engine", "planner"]
 
 
 def named_plugins(spec: DeploymentSpec) -> Iterator[NamedPlugin]:
@@ -21,6 +21,8 @@ def named_plugins(spec: DeploymentSpec) -> Iterator[NamedPlugin]:
     if spec.model.tokenizer_cls is not None:
         yield NamedPlugin("model.tokenizer_cls", spec.model.tokenizer_cls, "server")
     decoding = spec.decoding
+    if spec.model.resolver is not None:
+        yield NamedPlugin("model.resolver", spec.model.resolver, "planner")
     if decoding.tool_parser_plugin is not None:
         yield NamedPlugin("decoding.tool_parser_plugin", decoding.tool_parser_plugin, "server")
     if decoding.reasoning_parser_plugin is not None:
@@ -35,5 +37,9 @@ def named_plugins(spec: DeploymentSpec) -> Iterator[NamedPlugin]:
         yield NamedPlugin(f"observability.metrics.exporters[{index}]", name, "server")
     if spec.lora is not None and spec.lora.resolver is not None:
         yield NamedPlugin("lora.resolver", spec.lora.resolver, "server")
+    if spec.scheduler.scheduler_cls is not None:
+        yield NamedPlugin("scheduler.scheduler_cls", spec.scheduler.scheduler_cls, "engine")
+    if spec.parallelism.worker_extension_cls is not None:
+        yield NamedPlugin("parallelism.worker_extension_cls", spec.parallelism.worker_extension_cls, "engine")
     if spec.speculative is not None and spec.speculative.drafter is not None:
         yield NamedPlugin("speculative.drafter", spec.speculative.drafter, "engine")

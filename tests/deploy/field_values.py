@@ -116,6 +116,8 @@ VALUES: dict[str, Other] = {
         ),
     ),
     "speculative.num_draft_states": Other("auto", SPECULATING),
+    "scheduler.scheduler_cls": Other("tests.engine.policies.Other", ("decoding.trust_plugins=true",)),
+    "parallelism.worker_extension_cls": Other("tests.engine.extensions.Other", ("decoding.trust_plugins=true",)),
     **{f"speculative.{name}": Other(value, DRAFTED) for name, value in (
         ("model", "./other"), ("revision", "main"), ("quantization", "int8"), ("draft_kv_cache", "64KiB"),
         ("max_model_len", "64"),
@@ -176,6 +178,7 @@ UNCHANGED: dict[str, str] = {
     "model.hf_config_path": A_FILE,
     "model.sha256": FETCHED,
     "model.revision": FETCHED,
+    "model.resolver": FETCHED,
     "model.tokenizer_revision": FETCHED,
     "speculative.revision": FETCHED,
     "lora.adapters[].sha256": FETCHED,

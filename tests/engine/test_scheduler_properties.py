@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace as replace_struct
 
 from appliance.engine.core.config import SchedulerConfig
+from appliance.engine.core.ordering import AskPolicy
 from appliance.engine.core.scheduler import Scheduler
 from appliance.engine.messages import FinishReason, GenerateRequest
 
@@ -104,11 +105,12 @@ def drive(
     place_s: float = 0.001,
     spoiled: float = 0.0,
     broken: Collection[int] = (),
+    ask_policy: AskPolicy | None = None,
 ) -> Harness:
     """`spoiled`: the share of loads that find other bytes than were stored. broken: sequences whose logits are no
     numbers."""
     draws = Random(sum(len(request.prompt_token_ids) for _, request, _ in traffic))
-    harness = Harness(Scheduler(config), propose=propose)
+    harness = Harness(Scheduler(config, ask_policy=ask_policy), propose=propose)
     harness.runner.place_s = place_s
     harness.runner.broken |= {*broken}
     harness.runner.spoils = lambda: draws.random() < spoiled

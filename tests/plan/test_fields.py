@@ -30,6 +30,7 @@ ELSEWHERE = {
     "model.mirrors": "find_model",
     "model.sha256": "find_model",
     "model.revision": "find_model",
+    "model.resolver": "find_model",
     "endpoints.auth.allow_public_without_keys": "a rule of the spec, before any plan",
     "decoding.trust_plugins": "a rule of the spec, before any plan",
     "decoding.disable_fallback": "with one back-end there is nothing to fall back to, whatever it says",
@@ -89,7 +90,7 @@ def read_fields(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> set[tuple[ty
     monkeypatch.setattr(prepare_module, "probe_machine", machine)
     monkeypatch.setattr(prepare_module, "resolve_source", lambda *_: tmp_path)
     monkeypatch.setattr(prepare_module, "read_adapter", lambda path: adapter_facts(str(path)))
-    monkeypatch.setattr(prepare_module, "read_facts", lambda *_: small_model())
+    monkeypatch.setattr(prepare_module, "read_facts", lambda *_, **__: small_model())
     loaded = load(FULL)
     with recorded() as seen:
         found = find_machine(loaded.spec, None)

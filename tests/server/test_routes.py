@@ -28,7 +28,7 @@ def test_models(client: openai.OpenAI) -> None:
 
 
 @pytest.mark.parametrize("path", [
-    "/v1/audio/transcriptions", "/sleep", "/collective_rpc",
+    "/v1/audio/transcriptions", "/sleep", "/server_info",
     "/reset_prefix_cache", "/v1/load_lora_adapter", "/get_tokenizer_info", "/v1/conversations",
 ])  # fmt: skip
 def test_paths_of_other_servers_say_why_they_are_not_here(http: httpx.Client, path: str) -> None:

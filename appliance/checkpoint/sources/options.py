@@ -31,6 +31,7 @@ class FetchOptions:
     ignore_patterns: Sequence[str] = ("original/**/*",)
     offline: bool = False
     timeout_s: float = 10.0
+    resolver: str | None = None  # the dotted path of code that resolves sources of other schemes
 
 
 class Progress(Protocol):

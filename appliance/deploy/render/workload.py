@@ -84,7 +84,9 @@ class ServerWorkload:
 
 def workload_of(prepared: Prepared, overrides: Sequence[str], options: RenderOptions) -> ServerWorkload:
     plan, loaded = prepared.plan, prepared.loaded
-    address = parse_address(loaded.spec.model.source, Path(loaded.file).parent)
+    address = parse_address(
+        loaded.spec.model.source, Path(loaded.file).parent, has_resolver=loaded.spec.model.resolver is not None
+    )
     return ServerWorkload(
         name=plan.name,
         model_name=plan.model.served_names[0],

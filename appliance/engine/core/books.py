@@ -3,12 +3,13 @@
 import heapq
 from bisect import insort
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from appliance.engine.core.adapter_slots import AdapterSlots
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.core.draft_states import DraftStates
 from appliance.engine.core.kv_manager import KvManager
+from appliance.engine.core.policy import PolicyKey
 from appliance.engine.core.prefix_cache import HASHERS
 from appliance.engine.core.sequence import Request, Sequence, Status
 from appliance.engine.core.snapshots import Snapshots
@@ -69,6 +70,20 @@ class Books:
         sequence.status = Status.WAITING
         self._count_waiting(sequence, 1)
         heapq.heappush(self._waiting, (sequence.key, sequence.order, sequence))
+
+    def arrange(self, key_of: Callable[[Sequence], PolicyKey]) -> None:
+        """Puts all open sequences into the order of other keys."""
+        waiting = [sequence for _, _, sequence in self._waiting if sequence.status is Status.WAITING]
+        for sequence in (*self.running, *waiting):
+            sequence.key = key_of(sequence)
+        self.running.sort(key=lambda each: each.key)
+        self._waiting = [(sequence.key, sequence.order, sequence) for sequence in waiting]
+        heapq.heapify(self._waiting)
+
+    def open_sequences(self) -> list[Sequence]:
+        """Returns all sequences that run or wait, but for those that check an adapter."""
+        requests = (request for request in self.requests.values() if not request.is_check)
+        return [each for request in requests for each in request.sequences if each.status is not Status.FINISHED]
 
     def take_row(self, sequence: Sequence) -> None:
         """Gives a free row, and the slot of its adapter, to a sequence that left the queue, and makes it run."""

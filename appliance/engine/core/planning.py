@@ -8,6 +8,7 @@ from appliance.engine.core.building import StepBuilder
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.core.decoding import DecodeRules
 from appliance.engine.core.delay import PromptDelay
+from appliance.engine.core.ordering import Ordering
 from appliance.engine.core.pace import Backlog, DecodeCount, Pace
 from appliance.engine.core.prefill import PrefillRules
 from appliance.engine.core.sequence import Sequence
@@ -21,7 +22,9 @@ class StepPlanner:
     The measured times of earlier steps decide how many prompt tokens it takes (see Pace).
     """
 
-    def __init__(self, books: Books, config: SchedulerConfig) -> None:
+    def __init__(self, books: Books, config: SchedulerConfig, ordering: Ordering | None = None) -> None:
+        """ordering: by a policy of the operator's own; None: sequences keep the key that they were opened with."""
+        self._ordering = ordering
         self._pace = Pace(config.target_step_s, config.late_share)
         self._config = config
         self._books = books
@@ -50,7 +53,9 @@ class StepPlanner:
             return self._decodes_alone()
         if self._books.swap is not None:
             self._books.swap.settle(self._pace.token_s)
-        if self._config.policy == "priority" and self._admits:
+        if self._ordering is not None:
+            self._ordering.arrange()
+        elif self._config.policy == "priority" and self._admits:
             self.admission.make_way()
         self._decodes = self._count_decodes()
         return self._pause() or self._step()
@@ -122,7 +127,7 @@ class StepPlanner:
 
     def _num_alone(self, prefills: list[Sequence]) -> int:
         """Returns the tokens left of the first prompt if all that comes next waits for its end, else 0."""
-        if self._decodes.num or not self._prefills.is_one_by_one:
+        if self._decodes.num or self._ordering is not None or not self._prefills.is_one_by_one:
             return 0
         if prefills:
             return len(prefills[0].tokens) - prefills[0].num_computed

@@ -230,3 +230,10 @@ def ended_output(
         error_kind=None if error is None else error.kind,
         times=times,
     )
+
+
+def refused_output(request_id: str, kind: ErrorKind, field: str | None, reason: str) -> SequenceOutput:
+    """Makes the output of a request that was not taken in. field: of the request, that is to blame."""
+    return SequenceOutput(
+        request_id=request_id, finish_reason=FinishReason.ERROR, error=reason, error_kind=kind, error_field=field
+    )

@@ -10,6 +10,7 @@ from appliance.engine.core.books import Books
 from appliance.engine.core.building import StepBuilder
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.core.counters import Counters
+from appliance.engine.core.ordering import AskPolicy, Ordering
 from appliance.engine.core.planning import StepPlanner
 from appliance.engine.core.policy import POLICIES
 from appliance.engine.core.requests import RequestFactory
@@ -30,14 +31,21 @@ class Scheduler:
     """
 
     def __init__(
-        self, config: SchedulerConfig, clock: Callable[[], float] = lambda: 0.0, fault: Fault = plain_fault
+        self,
+        config: SchedulerConfig,
+        clock: Callable[[], float] = lambda: 0.0,
+        fault: Fault = plain_fault,
+        ask_policy: AskPolicy | None = None,
     ) -> None:
+        """ask_policy: a policy of the operator's own, in place of the planned one."""
         self.config = config
         self._clock = clock  # read when a request arrives, starts, has its first token and ends
         self._books = Books(config)
         self.kv = self._books.kv
-        self._factory = RequestFactory(config, POLICIES[config.policy])
-        self._planner = StepPlanner(self._books, config)
+        policy = POLICIES[config.policy]
+        self._factory = RequestFactory(config, policy)
+        self._ordering = None if ask_policy is None else Ordering(self._books, ask_policy, policy)
+        self._planner = StepPlanner(self._books, config, self._ordering)
         self._counters = Counters()
         self._speculation = self._planner.speculation
         self._results = ResultTaker(self._books, self._counters, clock, fault, self._speculation)
@@ -192,6 +200,7 @@ class Scheduler:
             prefix_queries=self._planner.admission.prefix_queries,
             prefix_hits=self._planner.admission.prefix_hits,
             num_preemptions=self._books.num_preemptions,
+            num_policy_faults=0 if self._ordering is None else self._ordering.num_faults,
             step_tokens=counters.step_tokens,
             step_sizes=tuple(counters.step_sizes),
             prompt_tokens_per_s=self._planner.prompt_rate(),

@@ -9,7 +9,7 @@ from appliance.plan.types import MODEL_METHODS, DraftMethod, SpeculationPlan
 
 
 def make_drafters(plan: SpeculationPlan | None) -> tuple[Drafter, ...]:
-    """Returns a drafter for each method; which needs no model; none without a plan. Raises DrafterError."""
+    """Returns a drafter for each method; which needs no model; none without a plan. Raises PluginError."""
     return () if plan is None else tuple(_make(method, plan) for method in plan.methods if method not in MODEL_METHODS)
 
 

@@ -1,39 +1,37 @@
 """The drafter `custom_class`: a function of the operator's, by its dotted path."""
 
-import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from itertools import islice
+from typing import Final
 
-from appliance.base.errors import ApplianceError
+from appliance.base.bounded import BoundedCalls
+from appliance.base.plugin_types import ProposeTokens
+from appliance.base.plugins import PluginError, load_plugin
 from appliance.engine.step import DraftTokens
 
-Propose = Callable[[Sequence[int], int], Sequence[int]]  # (tokens of prompt and answer, most) -> tokens to come
+FIELD: Final = "speculative.drafter"
+DRAFT_TIMEOUT_S: Final = 1.0  # of one row, while which nothing runs
 
 
-class DrafterError(ApplianceError):
-    """A drafter cannot be imported, or is no function."""
-
-
-def load_propose(qualname: str) -> Propose:
-    """Imports a drafter. A class is constructed without arguments; its object is called. Raises DrafterError."""
-    module, _, name = qualname.rpartition(".")
+def load_propose(path: str) -> ProposeTokens:
+    """Imports a drafter. A class is constructed without arguments; its object is called. Raises PluginError."""
+    found = load_plugin(path, FIELD)
     try:
-        found = getattr(importlib.import_module(module), name)
         made = found() if isinstance(found, type) else found
     except Exception as error:
-        raise DrafterError(f"the drafter {qualname} cannot be loaded: {type(error).__name__}: {error}") from error
+        raise PluginError(f"{FIELD}: {path}() raised {type(error).__name__}: {error}") from error
     if not callable(made):
-        raise DrafterError(
-            f"the drafter {qualname} is no function", hint="write one of (tokens, most) that returns token ids"
-        )
-    propose: Propose = made
+        raise PluginError(f"{FIELD}: {path} is no function", hint="write one of (tokens, most) that returns token ids")
+    propose: ProposeTokens = made
     return propose
 
 
 class CustomDrafter:
-    """Asks a function, which is to depend on its arguments alone."""
+    """Asks a function, which is to depend on its arguments alone. What it raises, `propose` raises; it raises
+    TookTooLongError where the function is late."""
 
-    def __init__(self, propose: Propose) -> None:
-        self._propose = propose
+    def __init__(self, propose: ProposeTokens, timeout_s: float = DRAFT_TIMEOUT_S) -> None:
+        self._propose, self._calls = propose, BoundedCalls(timeout_s)
         self._rows: dict[int, Sequence[int]] = {}
 
     def put(self, row: int, tokens: Sequence[int], num_prompt: int, salt: str | None) -> None:
@@ -43,5 +41,6 @@ class CustomDrafter:
         del self._rows[row]
 
     def propose(self, row: int, most: int) -> DraftTokens | None:
-        drafts = [int(token) for token in self._propose(list(self._rows[row]), most)][:most]
+        tokens = list(self._rows[row])
+        drafts = self._calls.run(FIELD, lambda: [int(token) for token in islice(self._propose(tokens, most), most)])
         return DraftTokens(drafts, "custom_class") if drafts else None

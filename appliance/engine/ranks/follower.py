@@ -12,10 +12,12 @@ from appliance.base.errors import ApplianceError
 from appliance.base.log import configure, logger
 from appliance.engine.backend import PlanMismatchError, load_share
 from appliance.engine.core.config import SchedulerConfig
+from appliance.engine.extension import Extension, load_extension
 from appliance.engine.ranks.messages import (
     ENCODE,
     TO_RANK,
     Beat,
+    CallExtension,
     CaptureGraph,
     Close,
     CopyBlocks,
@@ -27,6 +29,7 @@ from appliance.engine.ranks.messages import (
     Move,
     Prefault,
     PutAdapter,
+    RankCalled,
     RankEnded,
     RankMoved,
     RunArrays,
@@ -52,7 +55,15 @@ _log = logger("engine")
 class Follower:
     """Runs what its leader says, in order. It decides nothing."""
 
-    def __init__(self, own: StageShare, share: Share, swap: SwapMemory | None, say: Callable[[FromRank], None]) -> None:
+    def __init__(
+        self,
+        own: StageShare,
+        share: Share,
+        swap: SwapMemory | None,
+        say: Callable[[FromRank], None],
+        extension: Extension | None = None,
+    ) -> None:
+        self._extension = extension
         self._own, self._executable, self._share, self._swap, self._say = own, own.executable, share, swap, say
 
     def handle(self, message: ToRank) -> bool:
@@ -78,6 +89,8 @@ class Follower:
                 self._own.drop_adapter(slot)
             case Move(stores, loads) if self._swap is not None:
                 self._say(RankMoved(sorted(self._swap.move(stores, loads).unloaded)))
+            case CallExtension(call) if self._extension is not None:
+                self._say(RankCalled(self._extension.call(call)))
             case Close():
                 return False
         return True
@@ -157,7 +170,8 @@ def _serve(link: Link, first: Load) -> None:
     loaded = load_share(first.plan, config, share, lambda *phase: link.say(Loading(*phase)))
     places = (config.num_swap_places, config.num_state_places)
     swap = SwapMemory(loaded.executable, *places) if config.num_swap_places else None
-    follower = Follower(StageShare(loaded.executable, share, loaded.stage, loaded.parts), share, swap, link.say)
+    own = StageShare(loaded.executable, share, loaded.stage, loaded.parts)
+    follower = Follower(own, share, swap, link.say, load_extension(first.plan, loaded.executable, first.rank))
     few_logits = loaded.executable.few_logits if isinstance(loaded.executable, Screened) else None
     link.say(Loaded(dict(loaded.executable.memory_bytes), few_logits))
     while follower.handle(link.hear()):

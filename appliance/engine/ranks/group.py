@@ -6,21 +6,22 @@ wait.
 """
 
 import contextlib
-import importlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Self, TypeVar
 
 import numpy as np
 
 from appliance.base.errors import ApplianceError
 from appliance.engine.core.config import SchedulerConfig
+from appliance.engine.extension import Extension, load_extension
+from appliance.engine.extension_messages import ExtensionAnswer, ExtensionCall
+from appliance.engine.ranks.gathering import gathered
 from appliance.engine.ranks.group_swap import GroupSwap
-from appliance.engine.ranks.handles import RankStartError
-from appliance.engine.ranks.meeting import AtAddress, InFile, InMemory, LinkedMeeting, Meeting, links_ranks
 from appliance.engine.ranks.messages import (
     ENCODE,
+    CallExtension,
     CaptureGraph,
     CopyBlocks,
     DropAdapter,
@@ -28,12 +29,13 @@ from appliance.engine.ranks.messages import (
     HandedOn,
     Prefault,
     PutAdapter,
+    RankCalled,
+    RankMoved,
     RunArrays,
     RunStep,
     TimeOperators,
     ToRank,
 )
-from appliance.engine.ranks.proof import ranks_token
 from appliance.engine.ranks.rank_process import RankProcess
 from appliance.engine.ranks.share import Share
 from appliance.engine.ranks.stage_links import LeaderLinks
@@ -61,6 +63,7 @@ from appliance.kernels.sampling import SampledBatch, SamplingBatch
 from appliance.plan.types import EnginePlan
 from appliance.program.work import OperatorWork
 
+Answer = TypeVar("Answer", RankMoved, RankCalled)
 _LOADING_SILENCE_S = 30.0  # of a rank that imports libraries, in which its other threads may stand still
 _REASON_S = 1.0  # in which it is known how a process ended whose connection broke
 
@@ -74,7 +77,7 @@ class Followers:
 
     def __init__(self, plan: EnginePlan, config: SchedulerConfig) -> None:
         """Starts them. Raises RankStartError if the system refuses memory, OSError if it refuses processes."""
-        self._meeting, self.share = _meeting(plan, config)
+        self._meeting, self.share = gathered(plan, config)
         self._num_beside = plan.parallel.tensor - 1
         self.turns = Turns(plan.loading.max_loading_ranks)
         self.links: LeaderLinks | None = None  # to later stages, of ranks that share no memory
@@ -134,14 +137,24 @@ class Followers:
     def wait_moved(self) -> frozenset[int]:
         """Waits until all have moved what they were told to; returns the rows that one of them did not load. Raises
         RankFailedError."""
-        unloaded, timeout_s = set[int](), self.share.ranks.timeout_s
-        for process in self.processes:
-            moved = process.wait_moved(timeout_s)
-            if moved is None:
-                self.share.ranks.fail()
-                raise RankFailedError(self.reason() or late(process.rank, timeout_s))
+        unloaded = set[int]()
+        for moved in self._answers(RankMoved):
             unloaded.update(moved.unloaded)
         return frozenset(unloaded)
+
+    def wait_called(self) -> list[ExtensionAnswer]:
+        """Waits for what a method of the operator's own gave on each. Raises RankFailedError."""
+        return [called.answer for called in self._answers(RankCalled)]
+
+    def _answers(self, kind: type[Answer]) -> Iterator[Answer]:
+        timeout_s = self.share.ranks.timeout_s
+        for process in self.processes:
+            answer = process.wait_answer(timeout_s)
+            if answer is None:
+                self.share.ranks.fail()
+                raise RankFailedError(self.reason() or late(process.rank, timeout_s))
+            assert isinstance(answer, kind), "a rank answers in the order in which it is asked"
+            yield answer
 
     def send(self, message: ToRank) -> None:
         """Sends to all ranks but the leader."""
@@ -204,41 +217,12 @@ def late(rank: int, timeout_s: float) -> str:
     return f"rank {rank} did not come within {timeout_s:g} s"
 
 
-def _meeting(plan: EnginePlan, config: SchedulerConfig) -> tuple[Meeting, Share]:
-    """Returns where the ranks of a plan find one another, and the leader's share. Raises RankStartError if the system
-    refuses memory, and ApplianceError if ranks of several machines have no token or no address."""
-    if plan.parallel.nnodes > 1:
-        address = _of_several_machines(plan)
-        return address, Share.linked(plan, 0, address.rendezvous)
-    try:
-        return _met_here(plan, config)
-    except OSError as error:
-        message = f"the memory that ranks share cannot be had: {error.strerror}"
-        hint = "raise the limits of file sizes (ulimit -f) and of address space (ulimit -v)"
-        raise RankStartError(message, hint=hint) from error
-
-
-def _met_here(plan: EnginePlan, config: SchedulerConfig) -> tuple[Meeting, Share]:
-    if links_ranks(plan):
-        file = InFile()
-        return file, Share.linked(plan, 0, file.rendezvous)
-    memory = InMemory()
-    return memory, Share.of(plan, config, 0, memory.memory)
-
-
-def _of_several_machines(plan: EnginePlan) -> LinkedMeeting:
-    if plan.parallel.backend != "ray":
-        return AtAddress(plan, ranks_token())
-    # It starts what loads a model, which starts a group: this module can only name it.
-    made: LinkedMeeting = importlib.import_module("appliance.engine.ranks.on_ray").OnRay(plan)
-    return made
-
-
 class RankGroup:
     """The whole group. It offers what the leader's own share offers."""
 
-    def __init__(self, own: StageShare, followers: Followers) -> None:
+    def __init__(self, own: StageShare, followers: Followers, extension: Extension | None = None) -> None:
         self._share, self._own, self._followers = own, own.executable, followers
+        self._extension = extension
         self._number = 0  # of the last step that was told
         self._started: StepInputs | None = None
         self._started_revision = 0
@@ -317,6 +301,14 @@ class RankGroup:
     def swap(self, num_places: int, num_state_places: int) -> Swap:
         return GroupSwap(SwapMemory(self._own, num_places, num_state_places), self._followers)
 
+    def call_extensions(self, call: ExtensionCall) -> list[ExtensionAnswer]:
+        """Calls a method of the operator's own on all ranks at once; returns their answers in order. Raises
+        RankFailedError."""
+        self.cancel()
+        self._followers.send(CallExtension(call))
+        assert self._extension is not None, "the plan names a class"
+        return [self._extension.call(call), *self._followers.wait_called()]
+
     def kept(self) -> np.ndarray:
         assert isinstance(self._own, Keeping), "the program keeps rows"
         return self._own.kept()
@@ -360,11 +352,12 @@ class RankGroup:
         try:
             with followers.turns.one():
                 own = load_own(followers.share)
+            extension = load_extension(plan, own.executable)
             followers.wait(progress)
         except BaseException:
             followers.kill()
             raise
-        return cls(own, followers)
+        return cls(own, followers, extension)
 
     def _told(self, inputs: StepInputs) -> RunStep | RunArrays:
         """Returns the message of the next step. Raises RankFailedError if a rank ended."""

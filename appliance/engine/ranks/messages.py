@@ -6,6 +6,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from appliance.engine.extension_messages import ExtensionAnswer, ExtensionCall
 from appliance.engine.step import BlockMove
 from appliance.kernels.interface import FewLogits, WeightChange
 from appliance.plan.types import EnginePlan
@@ -105,6 +106,12 @@ class Move(msgspec.Struct, frozen=True, tag=True):
     loads: list[BlockMove]
 
 
+class CallExtension(msgspec.Struct, frozen=True, tag=True):
+    """Call a method of the operator's own. It is answered by RankCalled."""
+
+    call: ExtensionCall
+
+
 class Close(msgspec.Struct, frozen=True, tag=True):
     """End."""
 
@@ -120,6 +127,7 @@ ToRank = (
     | PutAdapter
     | DropAdapter
     | Move
+    | CallExtension
     | Close
 )
 
@@ -152,6 +160,12 @@ class RankMoved(msgspec.Struct, frozen=True, tag=True):
     unloaded: list[int]
 
 
+class RankCalled(msgspec.Struct, frozen=True, tag=True):
+    """What a method of the operator's own gave."""
+
+    answer: ExtensionAnswer
+
+
 class RankEnded(msgspec.Struct, frozen=True, tag=True):
     """The rank ends. is_lasting: a new start would fail alike. blames_other: since another rank is gone or late."""
 
@@ -176,7 +190,7 @@ class HandedBack(msgspec.Struct, frozen=True, tag=True):
     kept: Array | None = None
 
 
-FromRank = Loading | Loaded | Beat | HandedOn | HandedBack | RankMoved | RankEnded
+FromRank = Loading | Loaded | Beat | HandedOn | HandedBack | RankMoved | RankCalled | RankEnded
 
 TO_RANK = msgspec.msgpack.Decoder(ToRank)
 FROM_RANK = msgspec.msgpack.Decoder(FromRank)

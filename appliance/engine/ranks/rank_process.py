@@ -19,6 +19,7 @@ from appliance.engine.ranks.messages import (
     Load,
     Loaded,
     Loading,
+    RankCalled,
     RankEnded,
     RankMoved,
 )
@@ -50,7 +51,7 @@ class RankProcess:
         self._turns, self._has_turn = turns, False
         self._answers = threading.Condition()
         self._loaded: Loaded | None = None
-        self._moved: deque[RankMoved] = deque()
+        self._answered: deque[RankMoved | RankCalled] = deque()  # in the order in which it was asked
         self._error: RankEnded | None = None
         self._progress = Loading(handle.phase, 0, 0)
         self._beat = Beat(0, 0)
@@ -92,16 +93,16 @@ class RankProcess:
         """It can run steps."""
         return self._loaded is not None
 
-    def wait_moved(self, timeout_s: float) -> RankMoved | None:
-        """Waits until the rank has moved what it was told to; returns None if it ended, or is late."""
+    def wait_answer(self, timeout_s: float) -> RankMoved | RankCalled | None:
+        """Waits until the rank has done what it was asked to; returns None if it ended, or is late."""
         deadline = time.monotonic() + timeout_s
         with self._answers:
-            while not self._moved:
+            while not self._answered:
                 left = deadline - time.monotonic()
                 if self._reason is not None or left <= 0:
                     return None
                 self._answers.wait(left)
-            return self._moved.popleft()
+            return self._answered.popleft()
 
     @property
     def reason(self) -> str | None:
@@ -195,8 +196,8 @@ class RankProcess:
                     self._beat_at = time.monotonic()
                     if answer != self._beat:
                         self._beat, self._moved_at = answer, self._beat_at
-                case RankMoved():
-                    self._moved.append(answer)
+                case RankMoved() | RankCalled():
+                    self._answered.append(answer)
                 case RankEnded():
                     self._error = answer
             self._answers.notify_all()

@@ -14,7 +14,7 @@ _REASONS: dict[str, str] = {
     "/v1/(assistants|threads|vector_stores|conversations|evals|containers|fine_tuning|uploads).*": (
         "of what is stored there are responses, files and batches here"
     ),
-    "/collective_rpc|/server_info|/reset_(prefix|mm)_cache": _REMOTE,
+    "/server_info|/reset_(prefix|mm)_cache": _REMOTE,
     "/get_tokenizer_info": "the path is /tokenizer_info, where the spec enables it",
     "/redoc": "the reference is at /docs",
     "/inference/v1/derender|/v1/(chat/)?completions/derender": "/detokenize turns token ids into text",

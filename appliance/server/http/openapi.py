@@ -10,6 +10,7 @@ import orjson
 from appliance import __version__
 from appliance.requests.fields import ChatFields, CompletionFields
 from appliance.server.adapters.routes import AdapterScale, LoadAdapterFields, UnloadAdapterFields
+from appliance.server.admin.collective import CallFields
 from appliance.server.anthropic.fields import MessagesFields, PromptFields
 from appliance.server.batches.routes import BatchFields
 from appliance.server.http.openapi_answers import (
@@ -65,6 +66,7 @@ BODIES: dict[str, Any] = {
     "/v1/unload_lora_adapter": UnloadAdapterFields,
     "/tokenize": TokenizeFields,
     "/detokenize": DetokenizeFields,
+    "/collective_rpc": CallFields,
 }
 _WITHOUT_BODY = ("/ping", "/cancel", "/start", "/stop")  # ends of POST paths that take none
 _REFERENCE = "#/components/schemas/{name}"

@@ -157,6 +157,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
     },
     "/v1/load_lora_adapter": _text("text/plain"),
     "/v1/unload_lora_adapter": _text("text/plain"),
+    "/collective_rpc": {"application/json": {"schema": _object({"results": {"type": "array"}})}},
     "/tokenize": _json("Tokens"),
     "/detokenize": _json("Prompt"),
     "/version": _json("Version"),

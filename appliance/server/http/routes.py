@@ -11,7 +11,7 @@ from starlette.responses import Response
 from appliance.plan.serving_types import RoutesPlan
 from appliance.requests.errors import ErrorShape
 from appliance.server.adapters import routes as adapter_routes
-from appliance.server.admin import debug, health, pages, sleep, traces
+from appliance.server.admin import collective, debug, health, pages, sleep, traces
 from appliance.server.anthropic import routes as anthropic_routes
 from appliance.server.batches import files
 from appliance.server.batches import routes as batch_routes
@@ -146,6 +146,7 @@ ROUTES: tuple[Route, ...] = (
     Route("/debug/profile/stop", ("POST",), "key", "live", debug.stop_profile, _debug),
     Route("/start_profile", ("POST",), "key", "live", traces.start_profile, _traces),
     Route("/stop_profile", ("POST",), "key", "live", traces.stop_profile, _traces),
+    Route("/collective_rpc", ("POST",), "key", "live", collective.call_ranks, _debug),
     Route("/sleep", ("POST",), "key", "live", sleep.sleep, _sleeps),
     Route("/wake_up", ("POST",), "key", "live", sleep.wake_up, _sleeps),
     Route("/is_sleeping", ("GET",), "key", "live", sleep.is_sleeping, _sleeps),

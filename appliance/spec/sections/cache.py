@@ -121,4 +121,8 @@ class SchedulerSection(Section):
         "states, nor on a CPU for more than a few sequences. false is for comparison: tokens are the same.",
     )
     disable_chunked_mm_input: bool = field(False, "Never split the tokens of one image.", built=False)
-    scheduler_cls: DottedPath | None = field(None, "A scheduler of your own.", built=False)
+    scheduler_cls: DottedPath | None = field(
+        None,
+        "A scheduling policy of your own: in which order sequences start, and are preempted. Where it fails, `policy`"
+        " decides. Needs decoding.trust_plugins; see docs/guides/plugins.md.",
+    )

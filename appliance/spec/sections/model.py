@@ -81,6 +81,11 @@ class ModelSection(Section):
         "Where the checkpoint is: hf://owner/name[/file.gguf], hf://owner/name:Q4_K_M, a folder, a file or a hub id.",
         vllm="model",
     )
+    resolver: DottedPath | None = field(
+        None,
+        "A function of your own that finds sources of other schemes, such as corp://name: of the model, of adapters, "
+        "of a draft model and of a tokenizer. Needs decoding.trust_plugins; see docs/guides/plugins.md.",
+    )
     mirrors: list[Text] = field(
         [],
         "Other places of the same bytes, tried in order when the source cannot be reached: hf://, https://, a path, "
