@@ -15,6 +15,7 @@ from appliance.base.hashing import sha256_json
 from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.identity import checkpoint_identity
 from appliance.checkpoint.reader import TensorSource, open_tensors
+from appliance.checkpoint.streamed import StreamedReader
 from appliance.kernels.execution import Execution
 from appliance.kernels.interface import Executable, KernelSet, Lending
 from appliance.kernels.layout import CanonicalWeight
@@ -77,7 +78,7 @@ def load_model(
     described = describe(facts, plan.model.max_model_len, plan.model.pooling_choice, keeps)
     inventory = take_inventory(described, facts, plan.precision)
     compiled = described.stored_as({name: item.form for name, item in inventory.items()}).compiled
-    with _source(facts, described, plan.model.seed) as reader:
+    with _source(plan, facts, described) as reader:
         weights = DecoderWeights(compiled, inventory, reader, execution.limits.max_model_len, progress)
         adapted, places = _adapted(plan, facts, compiled)
         share = share_of(compiled.program, adapted, weights, execution)
@@ -98,7 +99,7 @@ def _read_again(
 ) -> Iterator[Mapping[str, CanonicalWeight]]:
     """Opens the checkpoint of a model that was loaded. Raises like `load_model`."""
     inventory = take_inventory(described, facts, plan.precision)
-    with _source(facts, described, plan.model.seed) as reader:
+    with _source(plan, facts, described) as reader:
         yield DecoderWeights(compiled, inventory, reader, execution.limits.max_model_len)
 
 
@@ -120,7 +121,7 @@ def load_head(
     own = msgspec.structs.replace(
         compiled, weights={name: use for name, use in compiled.weights.items() if name not in names}
     )
-    with _source(facts, described, plan.model.seed) as reader:
+    with _source(plan, facts, described) as reader:
         weights = DecoderWeights(own, inventory, reader, execution.limits.max_model_len, progress)
         packed = packed_cache(plan, facts, weights, cache)
         if lent is None:
@@ -141,9 +142,12 @@ def _adapted(
     return program, AdapterPlaces.of(facts, length, program, BaseWeights(facts, length))
 
 
-def _source(facts: ModelFacts, described: Described, seed: int) -> AbstractContextManager[TensorSource]:
+def _source(plan: EnginePlan, facts: ModelFacts, described: Described) -> AbstractContextManager[TensorSource]:
+    stream = plan.loading.stream
     if facts.format == "dummy":
-        return nullcontext(RandomTensors(facts, described.spec.weights.values(), seed))
+        return nullcontext(RandomTensors(facts, described.spec.weights.values(), plan.model.seed))
+    if stream is not None:
+        return StreamedReader(Path(facts.root), facts.tensors, stream.num_threads, stream.memory_bytes)
     return open_tensors(facts)
 
 

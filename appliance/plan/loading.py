@@ -3,6 +3,7 @@
 from appliance.catalog.kernel_sets import KernelSetFacts
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import Ledger
+from appliance.plan.loader_options import plan_reader
 from appliance.plan.parallel_types import ParallelPlan
 from appliance.plan.types import LoadingPlan
 
@@ -14,6 +15,7 @@ def plan_loading(inputs: PlanInputs, kernels: KernelSetFacts, parallel: Parallel
         packed_dir=inputs.files.packed_dir,
         packed_max_bytes=int(loading.packed_size),
         packed_access=loading.packed_access,
+        stream=plan_reader(inputs, is_ours=kernels.runs == "programs", ledger=ledger),
         max_loading_ranks=_max_loading(inputs, kernels, parallel, ledger),
         checkpoint_sha256=inputs.spec.model.sha256,
     )

@@ -50,6 +50,7 @@ VALUES: dict[str, Other] = {
         ),
     ),
     "model.override_pooler_config": Other("{normalize: false}", ("model.convert=embed",)),
+    "loading.model_loader_extra_config": Other("{enable_multithread_load: true}"),
     "loading.max_parallel_loading_workers": Other("1", ("parallelism.tensor=2",)),
     "model.hf_overrides": Other("{rms_norm_eps: 0.001}"),
     "model.rope_scaling": Other("{rope_type: linear, factor: 2.0}"),

@@ -232,8 +232,12 @@ class LoadingSection(Section):
         "Format of the weight files.",
         auto="safetensors, else pt (.bin and .pt, of which no code is run), else mistral (params.json and "
         "consolidated*.safetensors), else gguf, by what is there; never dummy: "
-        "random numbers in the shapes that config.json states, for trying out memory and speed without weight files",
-        built_values=("auto", "safetensors", "gguf", "pt", "mistral", "dummy", "bitsandbytes"),
+        "random numbers in the shapes that config.json states, for trying out memory and speed without weight files. "
+        "runai_streamer and fastsafetensors name a reader of ours: threads read safetensors past the page cache",
+        built_values=(
+            *("auto", "safetensors", "gguf", "pt", "mistral", "dummy", "bitsandbytes"),
+            *("runai_streamer", "fastsafetensors"),
+        ),
     )
     download_dir: Text | None = field(None, "Where downloads are kept. Default: the cache folder of the user.")
     offline: bool = field(False, "Never reach for the network; what is not here is an error.")
@@ -260,4 +264,8 @@ class LoadingSection(Section):
     max_parallel_loading_workers: PositiveInt | None = field(
         None, "Ranks that load at the same time, to save host memory; the others wait. Default: all."
     )
-    model_loader_extra_config: dict[str, Any] = field({}, "Options of the loader of the chosen format.", built=False)
+    model_loader_extra_config: dict[str, Any] = field(
+        {},
+        "Options of the loader of the chosen format: {concurrency, memory_limit} of runai_streamer, fastsafetensors; "
+        "{enable_multithread_load: true, num_threads} of safetensors.",
+    )

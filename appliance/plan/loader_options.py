@@ -1,0 +1,63 @@
+"""The reader of weight files, and the options of it that `loading.model_loader_extra_config` gives."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from appliance.base.units import format_size
+from appliance.plan.inputs import PlanInputs
+from appliance.plan.ledger import Ledger
+from appliance.plan.types import StreamPlan
+
+PATH, RULE = "loading.model_loader_extra_config", "plan/loading"
+STREAMED: Final = ("runai_streamer", "fastsafetensors")  # formats that name a reader: the files are safetensors
+_SWITCH, _THREADS = "enable_multithread_load", "num_threads"  # vLLM's names, of load_format: safetensors
+_CONCURRENCY, _MEMORY = "concurrency", "memory_limit"  # of the Run:ai streamer
+_DEFAULT_THREADS: Final = 8
+_DEFAULT_MEMORY: Final = 1 << 30
+_MOST: Final = {_THREADS: 256, _CONCURRENCY: 256, _MEMORY: 1 << 44}
+
+
+def plan_reader(inputs: PlanInputs, *, is_ours: bool, ledger: Ledger) -> StreamPlan | None:
+    """How weights are read in parallel; None where their files are mapped. is_ours: our own decoder reads them."""
+    wanted, options = inputs.spec.loading.load_format, inputs.spec.loading.model_loader_extra_config
+    known = _known(wanted)
+    for key, value in options.items():
+        _check(key, value, known, wanted, ledger)
+    streams = wanted in STREAMED or (_SWITCH in known and options.get(_SWITCH) is True)
+    if not streams:
+        if set(options) & {_THREADS} and _THREADS in known:
+            message = f"{_THREADS} has no use without {_SWITCH}: true"
+            ledger.refuse(PATH, RULE, message, hint=f"add {_SWITCH}: true, or remove {_THREADS}")
+        return None
+    path = "loading.load_format" if wanted in STREAMED else PATH
+    if inputs.model.format != "safetensors" or not is_ours:
+        what = inputs.model.format if is_ours else "read by the modelling code of transformers"
+        ledger.refuse(path, RULE, f"safetensors are read in parallel, and the checkpoint is {what}", hint="write auto")
+        return None
+    threads = _number(options, _CONCURRENCY if wanted in STREAMED else _THREADS, _DEFAULT_THREADS)
+    memory = _number(options, _MEMORY, _DEFAULT_MEMORY)
+    reason = f"{threads} threads read tensors past the page cache, and keep {format_size(memory)} of them at most"
+    ledger.take("loading.stream", path, threads, reason)
+    return StreamPlan(num_threads=threads, memory_bytes=memory)
+
+
+def _known(load_format: str) -> tuple[str, ...]:
+    if load_format in STREAMED:
+        return (_CONCURRENCY, _MEMORY)
+    return (_SWITCH, _THREADS) if load_format in ("auto", "safetensors") else ()
+
+
+def _check(key: str, value: Any, known: tuple[str, ...], load_format: str, ledger: Ledger) -> None:
+    allowed, hint = ", ".join(known), f"remove {key}"
+    if key not in known:
+        message = f"load_format {load_format} has no option {key!r}"
+        ledger.refuse(PATH, RULE, message, allowed=allowed or "no options", hint=hint)
+    elif key == _SWITCH and not isinstance(value, bool):
+        ledger.refuse(PATH, RULE, f"{key} is {value!r}", allowed="true, false", hint=hint)
+    elif key != _SWITCH and (isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= _MOST[key]):
+        ledger.refuse(PATH, RULE, f"{key} is {value!r}", allowed=f"a whole number from 1 to {_MOST[key]}", hint=hint)
+
+
+def _number(options: Mapping[str, Any], key: str, default: int) -> int:
+    value = options.get(key, default)
+    return value if isinstance(value, int) else default
