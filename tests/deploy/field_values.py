@@ -203,7 +203,6 @@ UNCHANGED: dict[str, str] = {
     "hardware.kernels.attention_backend": "each set has one, and another name is refused; see test_kernel_names.py",
     "compilation.cache_dir": "a set of a CPU compiles no kernels while it serves; see tests/plan/test_graphs.py",
     "parallelism.disable_custom_all_reduce": "it says what is done either way, or is refused",
-    "speculative.draft_tensor_parallel_size": "a draft model has one rank, and more are refused",
     "cache.mamba_cache_dtype": "recurrent states are float32 either way",
     "cache.mamba_ssm_cache_dtype": "recurrent states are float32 either way",
     "cache.state_snapshots": "the test's model keeps no recurrent states",
