@@ -21,6 +21,7 @@ from appliance.deploy.replicas import replica_status, replicas_text
 from appliance.deploy.sleep import sleep_status, sleep_text
 from appliance.deploy.speculation import speculation_status
 from appliance.deploy.state import DeploymentState, deployment_names
+from appliance.deploy.weights import weights_status, weights_text
 from appliance.plan.boot import BootReport, read_boot_report
 
 _LIVE = (Readiness.READY, Readiness.NOT_READY, Readiness.FAILED)
@@ -70,6 +71,7 @@ def _status(state: DeploymentState) -> dict[str, Any]:
         body["speculation"] = speculation_status(current.url)
         body["graphs"] = graphs_status(current.url)
         body["sleep"] = sleep_status(current.url)
+        body["new_weights"] = weights_status(current.url)
         body["swap"] = swap_status(current.url)
         body["adapters"] = [adapter_status(each) for each in seen.adapters or ()]
         report = _boot_report(state.generation(current.home_generation).folder)
@@ -125,6 +127,7 @@ def _text(status: dict[str, Any]) -> str:
         "replicas": replicas_text(status.get("replicas")),
         "weights": _origin(status.get("weights")),
         "locked": None if (locked := status.get("locked_bytes")) is None else f"{format_size(locked)} of its memory",
+        "replaced": weights_text(status.get("new_weights")),
         "adapters": "; ".join(map(adapter_text, status.get("adapters", ()))) or None,
         "drafts": _drafts(status.get("speculation")),
         "graphs": _graphs(status.get("graphs")),

@@ -10,6 +10,7 @@ from appliance.base.hashing import sha256_hex
 from appliance.deploy.adapters import adapter_drift
 from appliance.deploy.reconcile import Observation, Readiness, changes
 from appliance.deploy.state import CurrentState, DeploymentState, Generation
+from appliance.deploy.weights import weights_status, weights_text
 from appliance.plan.prepare import prepare
 from appliance.plan.types import EnginePlan
 from appliance.spec.compose import written_text
@@ -19,7 +20,7 @@ _NATIVE = Path(__file__).parents[1] / "_native"
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """`kind`: server, spec, adapter, plan, file. `then` and `now` are short: values, digests or times."""
+    """`kind`: server, spec, weights, adapter, plan, file. `then` and `now` are short: values, digests or times."""
 
     kind: str
     what: str
@@ -38,6 +39,8 @@ def _found(generation: Generation, seen: Observation, current: CurrentState) -> 
     if seen.readiness is not Readiness.READY:
         yield Drift("server", seen.reason or seen.readiness.value, "ready", seen.readiness.value)
     yield from _spec_file(generation, Path(current.spec_file))
+    if seen.readiness is Readiness.READY and (replaced := weights_status(current.url)) is not None:
+        yield Drift("weights", "the model's weights", "those of the plan", weights_text(replaced))
     if seen.plan is not None:
         for name, then, now in adapter_drift(seen.plan, seen.adapters):
             yield Drift("adapter", name, then, now)

@@ -22,6 +22,7 @@ from appliance.kernels.reports import WeightsReport
 from appliance.kernels.stage_inputs import StageInputs
 from appliance.loading.model import LoadedModel, ReadWeights, load_model
 from appliance.loading.modelled import load_modelled
+from appliance.loading.updates import WeightSource
 from appliance.models.facts import read_facts
 from appliance.models.outside import check_installed
 from appliance.plan.overrides import with_config_overrides
@@ -46,6 +47,7 @@ class Backend:
     parts: Parts = field(default_factory=dict)  # as in LoadedModel
     read_weights: ReadWeights | None = None  # as there
     stage: StageInputs | None = None  # as there
+    source: WeightSource | None = None  # as there
 
 
 def load_backend(plan: EnginePlan, config: SchedulerConfig, progress: Progress) -> Backend:
@@ -70,7 +72,7 @@ def load_share(plan: EnginePlan, config: SchedulerConfig, share: Share | None, p
     loaded = _load(plan, facts, execution, progress)
     adapters = _adapters(plan, loaded, progress) if share is None or share.is_leader else None
     found = (loaded.executable, facts.geometry.vocab_size, loaded.weights, adapters, loaded.parts)
-    return Backend(*found, loaded.read_weights, loaded.stage)
+    return Backend(*found, loaded.read_weights, loaded.stage, loaded.source)
 
 
 def _grouped(plan: EnginePlan, config: SchedulerConfig, progress: Progress) -> Backend:

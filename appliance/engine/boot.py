@@ -29,10 +29,12 @@ from appliance.engine.processors import planned_calls
 from appliance.engine.runner import Runner
 from appliance.engine.sleep import Sleep
 from appliance.engine.validation import SamplingLimits
+from appliance.engine.weight_changes import WeightChanges
 from appliance.engine.wire import raw
 from appliance.kernels.cpu.locking import locked_bytes
 from appliance.kernels.interface import Sleeps
 from appliance.kernels.kernel_cache import KERNELS_FOLDER, keep_kernels
+from appliance.kernels.updates import Updates
 from appliance.plan.boot import BootReport, KernelsOrigin, WeightsOrigin
 from appliance.plan.types import AdapterPlan, EnginePlan
 
@@ -101,6 +103,7 @@ def boot(plan: EnginePlan, announce: Announce, *, interpreter_s: float | None = 
         prefault_blocks=plan.cache.prefault_blocks,
         sleep=_sleep(plan, backend),
         ask_ranks=extension_calls(plan, backend.executable),
+        weights=_weights(backend, scheduler, grammars, runner),
     )
     if plan.adapters is not None:
         serve_adapters(loop, plan.adapters.served)
@@ -114,6 +117,13 @@ def _sleep(plan: EnginePlan, backend: Backend) -> Sleep | None:
     assert isinstance(backend.executable, Sleeps), "such plans are refused"
     assert backend.read_weights is not None, "a planned model has a checkpoint"
     return Sleep(backend.executable, backend.read_weights)
+
+
+def _weights(backend: Backend, scheduler: Scheduler, gate: GrammarGate, runner: Runner) -> WeightChanges | None:
+    """Returns what replaces weights; None where that cannot be."""
+    if backend.source is None or not isinstance(backend.executable, Updates):
+        return None
+    return WeightChanges(backend.executable, backend.source, scheduler, gate, runner.rest)
 
 
 def _kept_kernels(plan: EnginePlan) -> KernelsOrigin | None:

@@ -2,7 +2,11 @@
 
 from appliance.engine.adapter_changes import Answer
 from appliance.engine.adapter_messages import AdaptersServed
-from appliance.engine.messages import EngineEvent, UtilityResult
+from appliance.engine.messages import (
+    EngineEvent,
+    UtilityResult,
+)
+from appliance.engine.weight_changes import Answer as WeightAnswer
 from appliance.engine.wire import raw
 
 Events = list[tuple[bytes | None, EngineEvent]]  # (client, event); None: every client, and later ones
@@ -17,3 +21,13 @@ def adapter_events(answers: list[Answer]) -> Events:
         else:
             events.append((client, UtilityResult(call_id=call_id, error=outcome)))
     return events
+
+
+def weight_events(answers: list[WeightAnswer]) -> Events:
+    """Returns the answers to changes of the weights."""
+    return [
+        (client, UtilityResult(call_id=call_id, error=outcome))
+        if isinstance(outcome, str)
+        else (client, UtilityResult(call_id=call_id, value=raw(outcome)))
+        for client, call_id, outcome in answers
+    ]

@@ -19,8 +19,8 @@ import zmq
 from appliance.base.log import fields, logger
 from appliance.engine.adapter_messages import AdaptersServed
 from appliance.engine.events import Events
-from appliance.engine.loop import Pulse
 from appliance.engine.messages import BadMessage, BootPhase, EngineEvent, EngineMessage, Fatal, Heartbeat, Ready
+from appliance.engine.pulse import Pulse
 from appliance.engine.wire import MAX_MESSAGE_BYTES, QUEUED_EVENTS, decode_message, encode
 
 _log = logger("engine")

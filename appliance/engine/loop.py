@@ -6,7 +6,7 @@ between steps and sends its events while the next step runs.
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import msgspec
@@ -16,9 +16,8 @@ from appliance.engine.adapter_changes import CHECKER, AdapterChanges
 from appliance.engine.adapter_messages import AdapterSet, AdaptersServed
 from appliance.engine.core.results import Outputs, ended_output, refused_output
 from appliance.engine.core.scheduler import Scheduler
-from appliance.engine.events import Events, adapter_events
+from appliance.engine.events import Events, adapter_events, weight_events
 from appliance.engine.extension import AskRanks, called
-from appliance.engine.faults import row_fault
 from appliance.engine.grammar.gate import GrammarGate, closed_gate
 from appliance.engine.idle import IdleWork
 from appliance.engine.messages import (
@@ -30,15 +29,20 @@ from appliance.engine.messages import (
     Hello,
     LiveSettings,
     OutputBatch,
+    SequenceOutput,
     UtilityRequest,
     UtilityResult,
     Vocabulary,
 )
-from appliance.engine.refusal import Refusal, RequestKey
+from appliance.engine.pulse import Pulse
+from appliance.engine.refusal import RequestKey
+from appliance.engine.request_intake import RequestIntake
 from appliance.engine.runner import Runner
 from appliance.engine.sleep import REFUSAL, Sleep
 from appliance.engine.step import RowError, StepPlan, StepResult
-from appliance.engine.validation import InvalidSamplingError, SamplingLimits, validate_request
+from appliance.engine.validation import SamplingLimits
+from appliance.engine.weight_changes import NO_UPDATES, WeightChanges, no_sleep
+from appliance.engine.weight_messages import UpdateWeights
 from appliance.engine.wire import raw
 from appliance.kernels.errors import ExecutableError
 from appliance.kernels.interface import Watched
@@ -46,16 +50,6 @@ from appliance.kernels.interface import Watched
 WAIT_S = 0.005  # between two checks for new messages, while only grammars are compiled, or adapters read
 
 Clock = Callable[[], float]
-
-
-class Pulse:
-    """The step that runs, and since when (clock seconds; 0 between steps). Any thread may read it at any time."""
-
-    __slots__ = ("since", "step")
-
-    def __init__(self) -> None:
-        self.step = 0
-        self.since = 0.0
 
 
 class EngineLoop:
@@ -75,19 +69,21 @@ class EngineLoop:
         prefault_blocks: int = 0,
         sleep: Sleep | None = None,
         ask_ranks: AskRanks | None = None,
+        weights: WeightChanges | None = None,
     ) -> None:
         self.pulse = Pulse()
         self.stopped = False
         self._scheduler = scheduler
         self._runner = runner
-        self._limits = limits
         self._grammars = closed_gate() if grammars is None else grammars
+        self._intake = RequestIntake(scheduler, self._grammars, runner, limits)
         self._adapters = adapters
         self.boot_report = boot_report if boot_report is not None else raw(None)
         self._clock = clock
         self._before_step = before_step
         self._sleep = sleep
         self._ask_ranks = ask_ranks
+        self._weights = weights
         self._idle = IdleWork(runner.executable, scheduler.kv.pool, prefault_blocks)
         self._ended = 0.0  # when the model's last step ended
         self._begun: deque[tuple[StepPlan, float]] = deque()  # steps in the stages of a pipeline, and when they began
@@ -100,7 +96,7 @@ class EngineLoop:
 
     @property
     def has_work(self) -> bool:
-        return self._scheduler.has_work or bool(self._grammars) or bool(self._adapters)
+        return self._scheduler.has_work or bool(self._grammars) or bool(self._adapters) or bool(self._weights)
 
     def handle(self, client: bytes, message: EngineMessage) -> Events:
         """Handles one message between steps, and returns the events that answer it."""
@@ -123,6 +119,8 @@ class EngineLoop:
                 return []
             case AdapterSet():
                 return self._change_adapters(client, message)
+            case UpdateWeights():
+                return self._change_weights(client, message)
             case UtilityRequest():
                 return self._utility(client, message)
             case Hello():
@@ -130,7 +128,7 @@ class EngineLoop:
 
     def _use(self, settings: LiveSettings) -> None:
         self._scheduler.use(settings.scheduler)
-        self._limits = replace(self._limits, max_n=settings.max_n, max_logprobs=settings.max_logprobs)
+        self._intake.limits = replace(self._intake.limits, max_n=settings.max_n, max_logprobs=settings.max_logprobs)
         if settings.log_level is not None:
             set_level(settings.log_level)
 
@@ -145,9 +143,11 @@ class EngineLoop:
         exception leaves the loop unusable; then call `fail_all`."""
         laps = self._runner.laps
         laps.begin()
-        events = self._admit_settled() if self._grammars else []
+        events = self._answers(self._intake.settled()) if self._grammars else []
         if self._adapters is not None:
             events += adapter_events(self._adapters.advance())
+        if self._weights:
+            events += self._go_on_with_weights(self._weights)
         self._draft()
         plan = self._scheduler.schedule(goes_on=self._runner.has_begun)
         if plan is None and not self._begun:
@@ -209,8 +209,10 @@ class EngineLoop:
         self.pulse.since = 0.0
 
     def _wait(self) -> None:
-        """Waits a moment for what other threads do for requests, or for adapters."""
-        if self._grammars:
+        """Waits a moment for what other threads do for requests, for adapters, or for weights."""
+        if self._weights:
+            self._weights.wait(WAIT_S)
+        elif self._grammars:
             self._grammars.wait(WAIT_S)
         elif self._adapters:
             self._adapters.wait(WAIT_S)
@@ -250,8 +252,8 @@ class EngineLoop:
     def refuse(self, client: bytes, message: EngineMessage, kind: ErrorKind, reason: str) -> Events:
         """Returns the answer to a message that came too late to be handled."""
         if isinstance(message, GenerateRequest):
-            return self._refused(client, message, kind, None, reason)
-        if isinstance(message, UtilityRequest | AdapterSet):
+            return self._refused(client, message, kind, reason)
+        if isinstance(message, UtilityRequest | AdapterSet | UpdateWeights):
             return [(client, UtilityResult(call_id=message.call_id, error=reason))]
         return []
 
@@ -259,56 +261,47 @@ class EngineLoop:
         self._grammars.compiler.close()
         if self._adapters is not None:
             self._adapters.close()
+        if self._weights is not None:
+            self._weights.close()
         self._runner.close()
 
     def _change_adapters(self, client: bytes, message: AdapterSet) -> Events:
         """Begins a change; what cannot be is refused at once."""
-        if self._adapters is None or self._draining is not None or self._is_asleep:
-            reason = "the engine has no places for adapters"
-            if self._adapters is not None:
-                reason = REFUSAL if self._draining is None else "the engine is shutting down"
+        reason = "the engine has no places for adapters" if self._adapters is None else self._closed_reason()
+        if reason is not None or self._adapters is None:
             return [(client, UtilityResult(call_id=message.call_id, error=reason))]
         self._adapters.add(client, message)
         return []
 
-    def _generate(self, client: bytes, message: GenerateRequest) -> Events:
-        try:
-            if self._draining is not None:
-                raise Refusal(ErrorKind.UNAVAILABLE, None, "the engine is shutting down and takes no new requests")
-            if self._is_asleep:
-                raise Refusal(ErrorKind.UNAVAILABLE, None, REFUSAL)
-            validate_request(message, self._runner.vocab_size, self._limits)
-            message = self._runner.processors.admit(message)
-            if message.constraint is None:
-                self._scheduler.add(client, message)
-            elif (grammar := self._grammars.admit(client, message)) is not None:
-                self._scheduler.add(client, message, grammar)
-        except InvalidSamplingError as error:
-            return self._refused(client, message, ErrorKind.INVALID, error.field, str(error))
-        except Refusal as refusal:
-            return self._refused(client, message, refusal.kind, refusal.field, str(refusal))
-        except Exception as error:  # noqa: BLE001 - any exception here concerns this request alone
-            return self._failed(client, message, error)
+    def _change_weights(self, client: bytes, message: UpdateWeights) -> Events:
+        """Begins a change, as with adapters."""
+        reason = NO_UPDATES if self._weights is None else self._closed_reason()
+        if reason is not None or self._weights is None:
+            return [(client, UtilityResult(call_id=message.call_id, error=reason))]
+        self._weights.add(client, message)
         return []
 
-    def _admit_settled(self) -> Events:
-        """Adds the requests whose grammar is compiled, and refuses those whose grammar failed."""
-        events: Events = []
-        for client, message, outcome in self._grammars.settled():
-            try:
-                if isinstance(outcome, Refusal):
-                    raise outcome
-                self._scheduler.add(client, message, outcome)
-            except Refusal as refusal:
-                events += self._refused(client, message, refusal.kind, refusal.field, str(refusal))
-            except Exception as error:  # noqa: BLE001 - any exception here concerns this request alone
-                events += self._failed(client, message, error)
-        return events
+    def _closed_reason(self) -> str | None:
+        """Returns why the engine takes nothing new; None if it does."""
+        if self._draining is not None:
+            return "the engine is shutting down and takes no new requests"
+        return REFUSAL if self._is_asleep else None
 
-    def _failed(self, client: bytes, message: GenerateRequest, error: Exception) -> Events:
-        """Returns the answer to a request that met an internal error before it was accepted."""
-        fault = row_fault("it was taken in", error)
-        return self._refused(client, message, fault.kind, None, fault.reason)
+    def _go_on_with_weights(self, weights: WeightChanges) -> Events:
+        progress = weights.advance()
+        released = [(client, self._intake.take(client, message)) for client, message in progress.released]
+        events = self._abort(progress.aborted) + weight_events(progress.answers) + self._answers(released)
+        told: Events = [(client, OutputBatch([], self._stats())) for client, *_ in progress.answers]
+        return told + events
+
+    def _generate(self, client: bytes, message: GenerateRequest) -> Events:
+        if (reason := self._closed_reason()) is not None:
+            return self._refused(client, message, ErrorKind.UNAVAILABLE, reason)
+        return self._answers([(client, self._intake.take(client, message))])
+
+    def _answers(self, answers: Iterable[tuple[bytes, SequenceOutput | None]]) -> Events:
+        """Returns the answers to requests that were refused; None: that one was not."""
+        return [event for client, each in answers if each is not None for event in self._events({client: [each]})]
 
     def _open_requests(self, client: bytes | None = None) -> list[RequestKey]:
         return self._scheduler.open_requests(client) + self._grammars.keys(client)
@@ -332,10 +325,8 @@ class EngineLoop:
         if not self._scheduler.has_work:
             self._runner.rest()
 
-    def _refused(
-        self, client: bytes, message: GenerateRequest, kind: ErrorKind, field: str | None, reason: str
-    ) -> Events:
-        return self._events({client: [refused_output(message.request_id, kind, field, reason)]})
+    def _refused(self, client: bytes, message: GenerateRequest, kind: ErrorKind, reason: str) -> Events:
+        return self._events({client: [refused_output(message.request_id, kind, None, reason)]})
 
     def _utility(self, client: bytes, message: UtilityRequest) -> Events:
         value: object = True
@@ -366,8 +357,9 @@ class EngineLoop:
 
     def _change_sleep(self, client: bytes, message: UtilityRequest) -> Events:
         """Puts the engine to sleep, for which open requests are aborted, or wakes it."""
-        if self._sleep is None:
-            return [(client, UtilityResult(call_id=message.call_id, error="the engine cannot sleep"))]
+        if self._sleep is None or (reason := no_sleep(message, self._weights)) is not None:
+            reason = "the engine cannot sleep" if self._sleep is None else reason
+            return [(client, UtilityResult(call_id=message.call_id, error=reason))]
         events: Events = []
         try:
             if message.method == "wake_up":
@@ -384,7 +376,8 @@ class EngineLoop:
     def _stats(self) -> EngineStats:
         slept = None if self._sleep is None else self._sleep.stats
         stats = self._scheduler.stats(self._clock())
-        return msgspec.structs.replace(stats, graphs=self._idle.graphs, sleep=slept)
+        weights = None if self._weights is None else self._weights.stats
+        return msgspec.structs.replace(stats, graphs=self._idle.graphs, sleep=slept, weights=weights)
 
     def _events(self, outputs: Outputs) -> Events:
         if not outputs:

@@ -6,11 +6,12 @@ from typing import Annotated, Any, Literal, Self
 
 import msgspec
 
-from appliance.engine.adapter_messages import AdapterSet, AdaptersServed, AdapterStats
+from appliance.engine.adapter_messages import AdaptersServed, AdapterStats
 from appliance.engine.extension_messages import ExtensionCall
 from appliance.engine.graph_messages import GraphStats
 from appliance.engine.sleep_messages import SleepLevel, SleepStats, SleepTag
 from appliance.engine.swap_messages import SwapStats
+from appliance.engine.weight_messages import Change, WeightStats
 from appliance.plan.types import MODEL_METHODS, STAGE_METHODS, EnginePlan, SpeculationPlan
 
 
@@ -210,7 +211,7 @@ class UtilityRequest(msgspec.Struct, frozen=True, kw_only=True, tag="utility"):
     call: ExtensionCall | None = None
 
 
-EngineMessage = Hello | Vocabulary | LiveSettings | GenerateRequest | AdapterSet | AbortRequest | UtilityRequest
+EngineMessage = Hello | Vocabulary | LiveSettings | GenerateRequest | Change | AbortRequest | UtilityRequest
 
 
 class FinishReason(enum.StrEnum):
@@ -288,9 +289,7 @@ class SequenceOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     error_kind: ErrorKind | None = None
     error_field: str | None = None  # the field of the request to blame, if any
     times: RequestTimes | None = None  # with the output that ends the request
-    drafts: DraftCounts | None = (
-        None  # so far: with outputs that changed them, and the last, where there is speculation
-    )
+    drafts: DraftCounts | None = None  # so far: with outputs that changed them, and the last
 
 
 STEP_TOKEN_BOUNDS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -343,6 +342,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     adapters: AdapterStats | None = None  # None: there are no places for any
     graphs: GraphStats | None = None  # None: none are planned
     sleep: SleepStats | None = None  # None: it cannot sleep
+    weights: WeightStats | None = None  # None: they cannot be replaced
 
 
 class OutputBatch(msgspec.Struct, frozen=True, tag="outputs"):

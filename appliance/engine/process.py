@@ -23,8 +23,9 @@ from appliance.base.sockets import remove_orphan
 from appliance.engine.backend import PlanMismatchError
 from appliance.engine.boot import boot, process_age_s
 from appliance.engine.front import ClientGone, DrainAndStop, Front, Intake, ModelLost
-from appliance.engine.loop import EngineLoop, Pulse
+from appliance.engine.loop import EngineLoop
 from appliance.engine.messages import ErrorKind, Fatal, Ready
+from appliance.engine.pulse import Pulse
 from appliance.engine.replica import as_replica
 from appliance.kernels.errors import ExecutableError, KernelSetError
 from appliance.plan.types import EnginePlan

@@ -8,6 +8,7 @@ from appliance.checkpoint.reader import open_tensors
 from appliance.layers.spec import WeightSource
 from appliance.loading.formats.bits import Array
 from appliance.loading.formats.translate import StoredRows
+from appliance.loading.inventory import WeightError
 from appliance.models.describe import build_decoder
 
 
@@ -17,6 +18,8 @@ class BaseWeights:
     def __init__(self, facts: ModelFacts, max_model_len: int) -> None:
         self._facts = facts
         self._max_model_len = max_model_len
+        self.was_read = False  # an adapter depends on it
+        self.is_outdated = False  # the model has other weights by now
 
     def has(self, name: str) -> bool:
         """Returns whether the model has this weight."""
@@ -24,7 +27,11 @@ class BaseWeights:
 
     def read(self, name: str) -> Array:
         """Returns a logical weight as f32 [n, d]; a vector is [n, 1]. The head of a model that has none of its own is
-        its embedding. Raises KeyError if there is no such weight."""
+        its embedding. Raises KeyError if there is no such weight, WeightError if the model has others by now."""
+        if self.is_outdated:
+            message = "the model's weights were replaced, and this adapter depends on those of its checkpoint"
+            raise WeightError(message, hint="start again with the new checkpoint")
+        self.was_read = True
         own = "embed" if name == "head" and name not in self._sources else name
         source = self._sources[own]
         with open_tensors(self._facts) as reader:

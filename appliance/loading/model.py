@@ -29,6 +29,7 @@ from appliance.loading.base_weights import BaseWeights
 from appliance.loading.inventory import take_inventory
 from appliance.loading.random_tensors import RandomTensors
 from appliance.loading.sharded_weights import ShardedWeights, share_of
+from appliance.loading.updates import WeightSource
 from appliance.loading.weights import DecoderWeights, Progress
 from appliance.models.adapter_places import AdapterPlaces
 from appliance.models.adapters import place_filter, trained_weights
@@ -41,7 +42,7 @@ ReadWeights = Callable[[], AbstractContextManager[Mapping[str, CanonicalWeight]]
 
 class LoadedModel(NamedTuple):
     """A bound model. parts: the rows of logical weights that adapters change, where a rank has some only. read_weights:
-    opens the checkpoint again. stage: what a stage of it sees of a step."""
+    opens the checkpoint again. stage: what a stage of it sees of a step. source: of other weights for it."""
 
     executable: Executable
     weights: WeightsReport
@@ -49,6 +50,7 @@ class LoadedModel(NamedTuple):
     parts: Mapping[str, tuple[int, int]] = MappingProxyType({})
     read_weights: ReadWeights | None = None
     stage: StageInputs | None = None
+    source: WeightSource | None = None  # None: it has a part of the weights
 
 
 class Lent(NamedTuple):
@@ -86,11 +88,15 @@ def load_model(
         started = time.monotonic()
         executable = kernel_set.bind(share.program, share.weights, execution, packed, share.adapted)
     again = functools.partial(_read_again, plan, facts, described, compiled, execution)
+    source = None
+    if execution.ranks is None:
+        base = None if places is None or not isinstance(places.base, BaseWeights) else places.base
+        source = WeightSource(plan, facts, described, compiled, execution, base)
     if packed is not None and packed.report is not None:
-        return LoadedModel(executable, packed.report, places, share.parts, again, share.stage)
+        return LoadedModel(executable, packed.report, places, share.parts, again, share.stage, source)
     seconds, size = time.monotonic() - started, executable.memory_bytes.get("weights", 0)
     report = WeightsReport(origin="checkpoint", seconds=seconds, size_bytes=size, reason="packed weights are not kept")
-    return LoadedModel(executable, report, places, share.parts, again, share.stage)
+    return LoadedModel(executable, report, places, share.parts, again, share.stage, source)
 
 
 @contextmanager

@@ -45,6 +45,7 @@ from appliance.plan.serving import plan_batch, plan_bench, plan_restart, plan_se
 from appliance.plan.sleep import check_sleep
 from appliance.plan.speculation import plan_speculation, with_draft_model, with_drafts, with_states
 from appliance.plan.types import EnginePlan, PoolingPlan, SchedulerPlan, SpeculationPlan
+from appliance.plan.weight_updates import check_weight_updates
 from appliance.spec import LoadedSpec
 
 
@@ -110,6 +111,8 @@ def run_passes(inputs: PlanInputs) -> Outcome:
     planned = plan_memory(inputs, needs, ledger)
     check_compatibility(inputs, ledger)
     check_sleep(inputs, chosen, parallel.num_ranks, ledger)
+    is_modelled = modelled.plan is not None
+    check_weight_updates(inputs, parallel.num_ranks, parallel.replicas, is_modelled=is_modelled, ledger=ledger)
     model = msgspec.structs.replace(
         plan_model(inputs, context, modelled, ledger),
         max_model_len=planned.max_model_len,

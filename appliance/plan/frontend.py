@@ -56,6 +56,7 @@ def plan_routes(inputs: PlanInputs) -> RoutesPlan:
         server_load_tracking=http.enable_server_load_tracking,
         sleep=inputs.spec.model.enable_sleep_mode,
         profiler_dir=inputs.files.profiler_dir or inputs.spec.observability.profiler_dir,
+        weight_update_paths=inputs.files.weight_update_paths,
         runtime_adapters=inputs.spec.lora is not None and inputs.spec.lora.allow_runtime_updating,
     )
 

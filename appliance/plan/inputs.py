@@ -43,6 +43,7 @@ class ResolvedFiles:
     draft_model: DraftModelFiles | None = None  # of `speculative.model`
     adapter_paths: tuple[str, ...] = ()  # of `lora.runtime_paths`
     adapter_resolver_dir: str | None = None
+    weight_update_paths: tuple[str, ...] = ()  # of `model`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

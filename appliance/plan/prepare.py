@@ -288,6 +288,7 @@ def resolve_files(
         generation_config=None if generation in (AUTO, "none") else _generation_config(base / generation),
         adapters=_adapters(loaded, base, allow_fetch, progress),
         adapter_paths=tuple(_below(base, each) for each in lora.runtime_paths) if lora is not None else (),
+        weight_update_paths=tuple(_below(base, each) for each in spec.model.weight_update_paths),
         adapter_resolver_dir=_below(base, lora.resolver_dir) if lora is not None and lora.resolver_dir else None,
     )
 

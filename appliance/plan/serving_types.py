@@ -61,6 +61,7 @@ class RoutesPlan(msgspec.Struct, frozen=True, kw_only=True):
     runtime_adapters: bool = False  # that load and unload adapters
     sleep: bool = False  # that put the engine to sleep and wake it
     profiler_dir: str | None = None  # where traces of steps are written; None: the routes for them are not served
+    weight_update_paths: tuple[str, ...] = ()  # below which checkpoints lie that requests may have loaded
 
 
 class KeyPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
-from appliance.engine.messages import FinishReason, SamplingParams, SequenceOutput, TokenLogprobs
+from appliance.engine.messages import ErrorKind, FinishReason, SamplingParams, SequenceOutput, TokenLogprobs
+from appliance.service.errors import RequestFailedError
 from appliance.service.policy import Meter, OpenPolicy, PartMeter
 from appliance.service.requests import TextOptions, TextOutput, TextRequest
 from appliance.service.sequence_text import SequenceText
@@ -100,6 +101,7 @@ class BeamStream:
         self._meter: Meter = OpenPolicy()  # until the policy has admitted the searches
         self._is_closed = False
         self._is_answered = False
+        self._versions: set[int] = set()  # of the weights, after each step
 
     def close(self) -> None:
         """Ends the searches, and so the iteration."""
@@ -162,7 +164,16 @@ class BeamStream:
                     tops.update({output.index: output.logprobs[0] for output in outputs if output.logprobs})
             finally:
                 self._open.discard(stream)
+        self._check_weights()
         return [tops[index] for index in sorted(tops)]
+
+    def _check_weights(self) -> None:
+        """Raises RequestFailedError if the weights were replaced between two steps: no answer is of both."""
+        stats = [engine.stats for engine in self._client.engines]
+        self._versions.update(each.weights.version for each in stats if each is not None and each.weights is not None)
+        if len(self._versions) > 1:
+            reason = "the weights were replaced during this beam search; send it again"
+            raise RequestFailedError(ErrorKind.UNAVAILABLE, reason)
 
 
 def _normalized(score: float, length: int, rules: BeamRules) -> float:

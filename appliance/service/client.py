@@ -23,6 +23,7 @@ from appliance.engine.messages import (
     UtilityResult,
 )
 from appliance.engine.sleep_messages import SleepLevel, SleepTag
+from appliance.engine.weight_messages import WeightStats, WeightUpdate
 from appliance.plan.types import AdapterPlan, SchedulerPlan
 from appliance.service.calls import EngineCalls
 from appliance.service.engine_metrics import EngineMetrics
@@ -195,6 +196,10 @@ class EngineClient:
     async def call_extension(self, call: ExtensionCall) -> msgspec.Raw:
         """Calls a method of the operator's own: see EngineCalls.call_extension."""
         return await self._calls.call_extension(call)
+
+    async def update_weights(self, update: WeightUpdate) -> WeightStats:
+        """Replaces the model's weights: see EngineCalls.update_weights."""
+        return msgspec.msgpack.decode(await self._calls.update_weights(update), type=WeightStats)
 
     async def change_adapters(self, adapters: tuple[AdapterPlan, ...]) -> None:
         """Changes the set of served adapters: see EngineCalls.change_adapters."""

@@ -12,10 +12,12 @@ from appliance.service.figure import Figure
 from appliance.service.sleep_metrics import sleep_gauges
 from appliance.service.speculation_metrics import speculation_counts
 from appliance.service.swap_metrics import SWAP_GAUGES, swap_costs, swap_counts, swap_gauges
+from appliance.service.weight_metrics import weight_gauges
 
 ENGINE_GAUGES = (
     "requests_running", "requests_waiting", "kv_cache_usage_ratio", "kv_cache_touched_bytes",
     "state_snapshots_kept", "graphs_captured", "graphs_planned", "graph_capture_seconds", "engine_ready",
+    "weights_version",
     *SWAP_GAUGES,
 )  # fmt: skip
 
@@ -101,7 +103,8 @@ class EngineMetrics:
         self._steps.note(self.engine, stats.step_sizes, stats.step_tokens)
         for name, value in swap_gauges(stats.swap).items():
             self._set(name, value)
-        for (name, *labels), value in sleep_gauges(stats.sleep).items():
+        self._figures["weights_info"].clear(self.engine)
+        for (name, *labels), value in (sleep_gauges(stats.sleep) | weight_gauges(stats.weights)).items():
             self._set(name, value, *labels)
         for what, value in swap_costs(stats.swap).items():
             self._set("swap_cost_seconds", value, what)
@@ -115,6 +118,7 @@ class EngineMetrics:
         self._steps.restart(self.engine)
         for name in ENGINE_GAUGES:
             self._set(name, 0)
+        self._figures["weights_info"].clear(self.engine)
         for group, window in self._planned.groups.items():
             self._set("kv_cache_group_usage_ratio", 0, str(group), window)
 

@@ -22,6 +22,7 @@ from appliance.service.metric import Metric
 from appliance.service.sleep_metrics import SLEEP_METRICS
 from appliance.service.speculation_metrics import SPECULATION_METRICS
 from appliance.service.swap_metrics import SWAP_METRICS
+from appliance.service.weight_metrics import WEIGHT_METRICS
 
 _TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
 _PER_TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
@@ -69,6 +70,7 @@ _OF_ENGINES: tuple[Metric, ...] = (
     *SPECULATION_METRICS,
     *SWAP_METRICS,
     *SLEEP_METRICS,
+    *WEIGHT_METRICS,
     *ADAPTER_METRICS,
     Metric("engine_ready", "gauge", "1 when the engine takes requests"),
     Metric("engine_restarts", "counter", "Times the engine was started again after a failure"),

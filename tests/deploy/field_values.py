@@ -187,6 +187,7 @@ UNCHANGED: dict[str, str] = {
     "lora.adapters[].revision": FETCHED,
     "lora.adapters[].rank": CHECKED,
     "lora.runtime_paths": A_PLACE,
+    "model.weight_update_paths": A_PLACE,
     "lora.resolver_dir": A_PLACE,
     "loading.download_dir": FETCHED,
     "loading.offline": FETCHED,

@@ -35,7 +35,7 @@ restart: {{policy: on-failure, max_restarts: 3, backoff: 500ms}}
 """
 
 
-def make_random_model(folder: Path, context: int = CONTEXT, num_layers: int = 2) -> None:
+def make_random_model(folder: Path, context: int = CONTEXT, num_layers: int = 2, seed: int = 7) -> None:
     """A Llama of 0.1M weights that writes printable ASCII and, as good as never, the end token."""
     tokenizer = byte_tokenizer()
     vocab_size = tokenizer.get_vocab_size()
@@ -49,11 +49,11 @@ def make_random_model(folder: Path, context: int = CONTEXT, num_layers: int = 2)
         "bos_token_id": BOS, "eos_token_id": EOS, "torch_dtype": "float32",
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config))
-    save_file(_weights(vocab_size, num_layers), folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(_weights(vocab_size, num_layers, seed), folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def _weights(vocab_size: int, num_layers: int) -> dict[str, np.ndarray]:
-    generator = np.random.default_rng(7)
+def _weights(vocab_size: int, num_layers: int, seed: int) -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(seed)
 
     def matrix(rows: int, columns: int, scale: float) -> np.ndarray:
         return (generator.standard_normal((rows, columns)) * scale).astype(np.float32)

@@ -117,7 +117,7 @@ def test_the_pulse_tells_the_step_that_runs_and_since_when(tmp_path: Path) -> No
     now = iter(range(100, 200))
     calm = boot(plan, lambda phase: None)
     loop = EngineLoop(
-        calm._scheduler, calm._runner, calm._limits, clock=lambda: float(next(now)),
+        calm._scheduler, calm._runner, calm._intake.limits, clock=lambda: float(next(now)),
         before_step=lambda step: seen.append((loop.pulse.step, loop.pulse.since)),
     )  # fmt: skip
     loop.handle(b"c", generate("r", [1], 2))
@@ -134,7 +134,7 @@ def test_an_injected_fault_comes_out_of_the_step(tmp_path: Path) -> None:
         raise RuntimeError(f"fault in step {step}")
 
     calm = boot(scripted_plan(tmp_path), lambda phase: None)
-    loop = EngineLoop(calm._scheduler, calm._runner, calm._limits, before_step=fail)
+    loop = EngineLoop(calm._scheduler, calm._runner, calm._intake.limits, before_step=fail)
     loop.handle(b"c", generate("r", [1], 2))
     with pytest.raises(RuntimeError, match="fault in step 1"):
         loop.step()

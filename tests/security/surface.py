@@ -92,6 +92,7 @@ NO_JSON_BODY = {
     "/v1/unload_lora_adapter": "off here; see tests/e2e/test_adapters.py",
     "/stop_profile": "no body",
     "/sleep": "no body, and off here; see tests/kernels/gpu/test_sleeping.py",
+    "/update_weights_from_disk": "off here; see tests/e2e/test_weight_updates.py",
     "/wake_up": "no body, and off here; see tests/kernels/gpu/test_sleeping.py",
 }
 

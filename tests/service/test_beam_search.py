@@ -1,5 +1,6 @@
 """Beam search finds what transformers finds, on the same weights."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,8 +12,10 @@ import torch
 from transformers import LlamaForCausalLM
 
 from appliance.engine.messages import SamplingParams, TokenLogprobs
+from appliance.engine.weight_messages import WeightUpdate
 from appliance.plan.prepare import prepare
 from appliance.service.beam_search import BeamRules, Beams, BeamStream
+from appliance.service.errors import RequestFailedError
 from appliance.service.in_process import InProcessEngine
 from appliance.service.requests import TextOutput, TextRequest
 from appliance.service.text_side import load_text_side
@@ -91,6 +94,17 @@ async def test_closing_ends_the_search(engine: InProcessEngine) -> None:
     stream = BeamStream(engine.client, engine.client.text, [request], [rules])
     stream.close()
     assert [outputs async for outputs in stream] == []
+    assert engine.client.num_open_requests == 0
+
+
+async def test_a_search_ends_if_weights_change_in_between(engine: InProcessEngine, folder: Path) -> None:
+    rules = BeamRules(width=2, max_tokens=60, end_ids=frozenset())
+    search = asyncio.create_task(found(engine, rules, 2))
+    while engine.client.stats is None or engine.client.stats.num_steps < 3:
+        await asyncio.sleep(0.001)
+    await engine.client.update_weights(WeightUpdate(path=str(folder)))
+    with pytest.raises(RequestFailedError, match="send it again"):
+        await search
     assert engine.client.num_open_requests == 0
 
 

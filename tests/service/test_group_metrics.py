@@ -34,7 +34,9 @@ def test_each_group_of_the_plan_has_its_share(tmp_path: Path) -> None:
     values = dict.fromkeys(EngineStats.__struct_fields__, 0)
     stats = {**values, "step_sizes": (), "num_blocks_total": 64, "blocks_used_by_group": (16, 32)}
     metrics.of_engine().note(
-        msgspec.convert(stats | dict.fromkeys(("speculation", "adapters", "swap", "graphs", "sleep")), EngineStats)
+        msgspec.convert(
+            stats | dict.fromkeys(("speculation", "adapters", "swap", "graphs", "sleep", "weights")), EngineStats
+        )
     )
     assert shares(metrics) == {("0", "512"): 0.25, ("1", "full"): 0.5}
     metrics.of_engine().engine_gone()

@@ -56,6 +56,7 @@ class KvManager:
         self._windowed = [(group, window) for group, window in enumerate(windows) if window is not None]
         self._whole = [group for group, window in enumerate(windows) if window is None]
         self._hasher = hasher
+        self.weights: str | None = None  # a digest of those that replaced the planned ones, set while nothing is open
         self.snapshots = snapshots
         self.has_states = has_states
         self.draft_states = draft_states
@@ -377,7 +378,7 @@ class KvManager:
         assert self._hasher is not None
         request = sequence.request
         adapter = None if request.adapter is None else request.adapter.namespace
-        return self._hasher.first(adapter, request.message.cache_salt, token_ids)
+        return self._hasher.first(adapter, request.message.cache_salt, token_ids, self.weights)
 
     def _hash(self, sequence: Sequence, index: int) -> BlockHash:
         hashes = sequence.block_hashes

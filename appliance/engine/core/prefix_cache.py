@@ -5,15 +5,20 @@ from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import Protocol
 
-from appliance.base.cbor import cbor
+from appliance.base.cbor import CborValue, cbor
 from appliance.engine.core.block_pool import BlockHash
 from appliance.plan.types import HashAlgorithm
 
 
 class Hasher(Protocol):
-    """`first` hashes the first block of a namespace; `extend` hashes a prefix that is one block longer."""
+    """`first` hashes the first block of a namespace; `extend` hashes a prefix that is one block longer.
 
-    def first(self, adapter: str | None, salt: str | None, token_ids: Sequence[int]) -> BlockHash: ...
+    weights: the digest of weights that replaced the planned ones; None: these are the planned ones.
+    """
+
+    def first(
+        self, adapter: str | None, salt: str | None, token_ids: Sequence[int], weights: str | None = None
+    ) -> BlockHash: ...
 
     def extend(self, parent: BlockHash, token_ids: Sequence[int]) -> BlockHash: ...
 
@@ -21,8 +26,10 @@ class Hasher(Protocol):
 class BuiltinHasher:
     """Python's tuple hash: 64 bits, fast, not proof against a deliberate collision."""
 
-    def first(self, adapter: str | None, salt: str | None, token_ids: Sequence[int]) -> BlockHash:
-        return self.extend(hash((adapter, salt)), token_ids)
+    def first(
+        self, adapter: str | None, salt: str | None, token_ids: Sequence[int], weights: str | None = None
+    ) -> BlockHash:
+        return self.extend(hash((adapter, salt, weights)), token_ids)
 
     def extend(self, parent: BlockHash, token_ids: Sequence[int]) -> BlockHash:
         return hash((parent, tuple(token_ids)))
@@ -31,9 +38,11 @@ class BuiltinHasher:
 class Sha256Hasher:
     """SHA-256 of the parent's digest and the tokens as 32-bit words."""
 
-    def first(self, adapter: str | None, salt: str | None, token_ids: Sequence[int]) -> BlockHash:
+    def first(
+        self, adapter: str | None, salt: str | None, token_ids: Sequence[int], weights: str | None = None
+    ) -> BlockHash:
         digest = sha256(b"appliance-prefix-v1")
-        for part in (adapter, salt):
+        for part in (adapter, salt) if weights is None else (adapter, salt, weights):
             encoded = b"-" if part is None else b"+" + part.encode()
             digest.update(len(encoded).to_bytes(8, "little") + encoded)
         return self.extend(digest.digest(), token_ids)
@@ -48,14 +57,17 @@ class Sha256CborHasher:
 
     The parent of a first block is the hash that vLLM has under PYTHONHASHSEED=0. A first block's salt is an extra key,
     as there. So is an adapter, by its digest in an array of its own, which no salt equals; vLLM has its name there, so
-    hashes of adapters differ.
+    hashes of adapters differ. New weights are an array of two.
     """
 
     def __init__(self) -> None:
         self._none = sha256(cbor("0")).digest()
 
-    def first(self, adapter: str | None, salt: str | None, token_ids: Sequence[int]) -> BlockHash:
-        keys = (*(() if adapter is None else ((adapter,),)), *(() if salt is None else (salt,)))
+    def first(
+        self, adapter: str | None, salt: str | None, token_ids: Sequence[int], weights: str | None = None
+    ) -> BlockHash:
+        keys: tuple[CborValue, ...] = (*(() if adapter is None else ((adapter,),)), *(() if salt is None else (salt,)))
+        keys += () if weights is None else (("weights", weights),)
         return sha256(cbor((self._none, tuple(token_ids), keys or None))).digest()
 
     def extend(self, parent: BlockHash, token_ids: Sequence[int]) -> BlockHash:

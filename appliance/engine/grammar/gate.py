@@ -1,4 +1,5 @@
-"""The gate: requests with a constraint wait here until their grammar is compiled; then the scheduler gets them."""
+"""The gate: requests with a constraint wait here until their grammar is compiled; then the scheduler gets them. While
+it is shut, as weights change, all that come wait here."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -31,9 +32,25 @@ class GrammarGate:
         self._clock = clock
         self._budget_s = budget_s
         self._waiting: dict[RequestKey, _Waiting] = {}
+        self._held: dict[RequestKey, GenerateRequest] = {}  # since it is shut
+        self.is_shut = False
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + len(self._held)
+
+    def shut(self) -> None:
+        """Lets no request pass from now on: `hold` takes them."""
+        self.is_shut = True
+
+    def hold(self, client: bytes, message: GenerateRequest) -> None:
+        """Keeps a request until the gate opens. Raises Refusal."""
+        self._check_id(client, message)
+        self._held[client, message.request_id] = message
+
+    def open(self) -> list[tuple[bytes, GenerateRequest]]:
+        """Removes and returns what was held, in its order, to be let in now."""
+        held, self._held, self.is_shut = self._held, {}, False
+        return [(client, message) for (client, _), message in held.items()]
 
     def admit(self, client: bytes, message: GenerateRequest) -> Grammar | None:
         """Returns the request's grammar if it is compiled; else the request waits here, and the result is None.
@@ -42,8 +59,7 @@ class GrammarGate:
         """
         constraint = message.constraint
         assert constraint is not None
-        if (client, message.request_id) in self._waiting:
-            raise Refusal(ErrorKind.INVALID, "request_id", f"request id {message.request_id!r} is in use")
+        self._check_id(client, message)
         if not self.compiler.has_vocabulary:
             raise Refusal(ErrorKind.INTERNAL, constraint.field, "no vocabulary has come before the constraint")
         key = self.compiler.key(constraint)
@@ -57,8 +73,10 @@ class GrammarGate:
         return None
 
     def settled(self) -> list[Settled]:
-        """Removes and returns the requests whose grammar is compiled, has failed or is too late."""
+        """Removes and returns the requests whose grammar is compiled, has failed or is too late; none while shut."""
         done: list[Settled] = []
+        if self.is_shut:
+            return done
         for key, waiting in list(self._waiting.items()):
             outcome = self.compiler.collect(waiting.grammar_key)
             if outcome is None and waiting.running.done():
@@ -75,12 +93,18 @@ class GrammarGate:
 
     def remove(self, keys: Iterable[RequestKey]) -> list[tuple[bytes, GenerateRequest]]:
         """Removes and returns requests that wait here. Unknown keys are ignored."""
+        keys = list(keys)
         removed = [self._waiting.pop(key) for key in keys if key in self._waiting]
-        return [(waiting.client, waiting.message) for waiting in removed]
+        held = [(key[0], self._held.pop(key)) for key in keys if key in self._held]
+        return [(waiting.client, waiting.message) for waiting in removed] + held
 
     def keys(self, client: bytes | None = None) -> list[RequestKey]:
         """Returns the keys of one client's waiting requests, or of all."""
-        return [key for key in self._waiting if client is None or key[0] == client]
+        return [key for key in (*self._waiting, *self._held) if client is None or key[0] == client]
+
+    def _check_id(self, client: bytes, message: GenerateRequest) -> None:
+        if (client, message.request_id) in self._waiting or (client, message.request_id) in self._held:
+            raise Refusal(ErrorKind.INVALID, "request_id", f"request id {message.request_id!r} is in use")
 
     def _answer(self, outcome: Outcome | None, waiting: _Waiting) -> Grammar | Refusal:
         constraint = waiting.constraint

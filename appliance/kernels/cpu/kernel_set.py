@@ -20,6 +20,7 @@ from appliance.kernels.cpu.pinning import bind_workers, place_caller
 from appliance.kernels.cpu.records import encode
 from appliance.kernels.cpu.sampler import NativeSampler
 from appliance.kernels.cpu.screen import FEW_LOGITS, create_screen
+from appliance.kernels.cpu.staged_weights import PackedBeside, StagedPack
 from appliance.kernels.cpu.state_memory import StateMemory
 from appliance.kernels.cpu.step import NativeStep
 from appliance.kernels.cpu.weights import BoundWeights
@@ -110,20 +111,17 @@ class CpuExecutable:
         if lent is not None:
             lent(self._weights)
         self._weights.load(weights, program, placement.num_threads, cache)
-        screens = placement.screen_logits
-        self._screen = create_screen(library, self._pool, resources, program, self._weights) if screens else None
-        native_limits = _native_limits(limits, numerics)
-        self._kv_cache = KvMemory(library, native_limits, program)
+        self._native_limits = _native_limits(limits, numerics)
+        self._kv_cache = KvMemory(library, self._native_limits, program)
         self._states = StateMemory(limits.num_states, program.states)
         self._adapters = None if adapted is None else AdapterMemory(adapted, limits.max_loras, numerics.lora_dtype)
         # Slots live longer beside places for adapters, so where they lie then suits the program without them as well.
         self._at = _place(adapted or program, execution, self._weights, self._adapters)
-        self._program = self._create_program(program, native_limits, resources)
-        self._adapted = self._program if adapted is None else self._create_program(adapted, native_limits, resources)
-        library.functions.appl_program_share_workspace(self._program, self._adapted)
-        if not placement.share_prefixes:
-            for each in (self._program, self._adapted):
-                library.disable_cascade(each)
+        self._programs = (program,) if adapted is None else (program, adapted)
+        self._placement = placement
+        self._native = resources.enter_context(contextlib.ExitStack())  # of the screen and the programs
+        self._borrowers: weakref.WeakSet[CpuExecutable] = weakref.WeakSet()
+        self._create_native()
         shape = (limits.max_num_sampled, program.logits.width)
         memory, start = self._at.place(program.logits)
         self._logits = memory.floats(start, shape[0] * shape[1]).reshape(shape)
@@ -136,6 +134,21 @@ class CpuExecutable:
             memories = (self._kv_cache.memory, self._states.memory)
             caches = [(each.address, each.size_bytes) for each in memories]
             lock_memory([*self._weights.ranges(), *caches], resources)
+
+    def _create_native(self) -> None:
+        """Creates the screen of the head as it is now, and the native programs, in place of those before."""
+        self._native.close()
+        program, library = self._operators, self._library
+        self._screen = None
+        if self._placement.screen_logits:
+            pool = create_pool(library, self._native, self._num_threads)  # whose memory ends with the screen
+            self._screen = create_screen(library, pool, self._native, program, self._weights)
+        handles = [self._create_program(each, self._native_limits, self._native) for each in self._programs]
+        self._program, self._adapted = handles[0], handles[-1]
+        library.functions.appl_program_share_workspace(self._program, self._adapted)
+        if not self._placement.share_prefixes:
+            for each in (self._program, self._adapted):
+                library.disable_cascade(each)
 
     def _rows_of(self, slot: Slot | None, limits: ExecutionLimits) -> np.ndarray | None:
         """Returns the memory of a slot, as f32 [most rows, width]."""
@@ -159,7 +172,20 @@ class CpuExecutable:
         with contextlib.ExitStack() as resources:
             executable = CpuExecutable(self._library, resources, program, weights, execution, cache, None, lend)
             executable.own(resources.pop_all())
+            self._borrowers.add(executable)
             return executable
+
+    def stage_weights(self, weights: Mapping[str, CanonicalWeight]) -> StagedPack:
+        return StagedPack(self._weights.stage(weights, self._num_threads), self._put_weights)
+
+    def _put_weights(self, packed: PackedBeside) -> None:
+        self.cancel()
+        self._weights.put(packed)
+        for each in (self, *self._borrowers):
+            if each._screen is not None:
+                each.cancel()
+                each._create_native()
+                each.time_operators(each._operator_seconds)
 
     def own(self, resources: contextlib.ExitStack) -> None:
         """Takes over the allocated resources; they are freed by `close`, or with this object."""

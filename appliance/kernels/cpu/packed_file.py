@@ -71,7 +71,7 @@ class PackedFile:
             header = _read_header(file.read(_PREAMBLE.size), file.read, self.size_bytes)
             if header.key != key:
                 raise PackedFileError("it holds other weights")
-            self._map = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+            self._map = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
         self._map.madvise(mmap.MADV_WILLNEED)
         self._bytes = np.frombuffer(self._map, np.uint8)
         self.entries = {entry.name: entry for entry in header.entries}
@@ -85,6 +85,13 @@ class PackedFile:
         """Returns an f32 view that keeps the mapping alive."""
         count = entry.size // 4
         return np.frombuffer(self._map, np.float32, count, entry.offset).reshape(entry.shape or (count,))
+
+    def make_private(self) -> None:
+        """Lets the mapping be written. A page that is written becomes this process's own; the file stays as it is.
+        Raises OSError."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.mprotect(ctypes.c_void_p(self._bytes.ctypes.data), len(self._map), mmap.PROT_READ | mmap.PROT_WRITE):
+            raise OSError(ctypes.get_errno(), "the mapped weights cannot be made writable")
 
     def close(self) -> None:
         """Unmaps the file. Nothing of it may be in use any more."""

@@ -9,13 +9,16 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import numpy as np
 
+from appliance.base.free_memory import free_bytes
 from appliance.base.log import fields, logger
+from appliance.base.units import format_size
 from appliance.kernels.cpu import abi
 from appliance.kernels.cpu.library import Library
 from appliance.kernels.cpu.packed_file import PackedBytes, PackedFile, PackedFileError, form_fields
 from appliance.kernels.cpu.packed_keeper import PackedKeeper
 from appliance.kernels.cpu.packing import Packer
-from appliance.kernels.errors import BindError
+from appliance.kernels.cpu.staged_weights import PackedBeside, check_form, copy_matrix
+from appliance.kernels.errors import BindError, ExecutableError
 from appliance.kernels.layout import CanonicalWeight
 from appliance.kernels.packed_cache import PackedCache
 from appliance.kernels.reports import WeightsReport
@@ -41,6 +44,7 @@ class BoundWeights:
         self._lender: BoundWeights | None = None
         self._vectors: dict[str, np.ndarray] = {}
         self._file: PackedFile | None = None  # keeps the mapping of adopted weights
+        self._keeper: PackedKeeper | None = None  # writes the weights as they were packed
 
     def borrow(self, lender: "BoundWeights", names: Mapping[str, str]) -> None:
         """Takes matrices of another program, by names that they have here and there; they are not loaded. They have to
@@ -114,6 +118,44 @@ class BoundWeights:
         """The bytes of the program's own weights."""
         size_of = self._library.functions.appl_weight_bytes
         return sum(int(size_of(m)) for m in self._matrices.values()) + sum(v.nbytes for v in self._vectors.values())
+
+    def stage(self, weights: Mapping[str, CanonicalWeight], num_threads: int) -> PackedBeside:
+        """Packs new weights beside those of their names. Raises BindError if one has another form, ExecutableError
+        without the memory."""
+        own = [name for name in weights if name in self._matrices or name in self._vectors]
+        needed = sum(self._size(name) for name in own)
+        if needed > (free := free_bytes()):
+            told = f"new weights take {format_size(needed)} beside the old ones for a moment"
+            raise ExecutableError(f"{told}, and {format_size(free)} of memory can be had")
+        packed = PackedBeside(self._library, self._matrix_names)
+        try:
+            packed.pack(weights, own, num_threads)
+            for name, handle in packed.matrices.items():
+                check_form(self._library, name, self._matrices[name], handle)
+            for name, vector in packed.vectors.items():
+                if vector.shape != self._vectors[name].shape:
+                    raise BindError(f"weight {name!r} is {vector.shape}, and {self._vectors[name].shape} is served")
+        except BaseException:
+            packed.close()
+            raise
+        return packed
+
+    def put(self, packed: PackedBeside) -> None:
+        """Copies new weights over those of their names, whose addresses stay. No step runs meanwhile."""
+        if self._keeper is not None:
+            self._keeper.cancel()  # or it would keep these as the weights of the checkpoint before
+            self._keeper = None
+        if self._file is not None:
+            self._file.make_private()
+        for name, handle in packed.matrices.items():
+            copy_matrix(self._library, name, self._matrices[name], handle)
+        for name, vector in packed.vectors.items():
+            ctypes.memmove(self._vectors[name].ctypes.data, vector.ctypes.data, vector.nbytes)
+
+    def _size(self, name: str) -> int:
+        if name in self._vectors:
+            return self._vectors[name].nbytes
+        return int(self._library.functions.appl_weight_bytes(self._matrices[name]))
 
     def _pack(self, weights: Mapping[str, CanonicalWeight], wanted: frozenset[str], num_threads: int) -> None:
         packer = Packer(self._library, self._pool, self._matrix_names)
@@ -192,6 +234,7 @@ class BoundWeights:
         except RuntimeError as error:  # the system refuses a new thread
             _log.info("packed weights are not kept", extra=fields(reason=str(error)))
             return
+        self._keeper = keeper
         self._resources.callback(keeper.cancel)
 
     def _packed(self) -> list[PackedBytes]:

@@ -3,12 +3,15 @@
 from collections.abc import Mapping
 from typing import Final
 
+import numpy as np
+
 from appliance.kernels.gpu.device import Device
 from appliance.kernels.gpu.matrices import DeviceMatrix
 from appliance.kernels.gpu.operators import adapters, attention
 from appliance.kernels.gpu.operators.by_reference import by_reference
 from appliance.kernels.gpu.operators.table import Run
 from appliance.kernels.gpu.parts import Kit
+from appliance.kernels.interface import StepInputs
 from appliance.program import operators as ops
 from appliance.program.adapters import AdapterLinear
 from appliance.program.attention import HeadLinear, ScaleByPosition
@@ -49,3 +52,10 @@ def can_capture(
     if isinstance(op, Experts):
         return kit is not None and kit.has_experts(op, matrices)
     return type(op) in _BY_ROWS
+
+
+def empty_step(num_groups: int) -> StepInputs:
+    """Returns a step without a sequence."""
+    none = np.zeros(0, np.int32)
+    slots, tables = np.zeros((num_groups, 0), np.int32), np.zeros((num_groups, 0, 1), np.int32)
+    return StepInputs(none, none, slots, np.zeros(1, np.int32), none, tables, none)

@@ -6,7 +6,7 @@ from typing import Self
 
 import torch
 
-from appliance.kernels.gpu.matrices import Rows
+from appliance.kernels.gpu.matrices import DeviceMatrix, Pack, Rows
 from appliance.kernels.gpu.products import by_rows
 from appliance.kernels.gpu.weight_stream import WeightStream
 from appliance.kernels.layout import CanonicalWeight, Layout
@@ -93,3 +93,13 @@ def _multiplied(codes: torch.Tensor, scale: torch.Tensor, matrix: Float8Matrix, 
         codes, matrix.codes.T, scale, matrix.scale.T, out_dtype=kind, use_fast_accum=codes.is_cuda
     )
     return found
+
+
+def float8_or(pack: Pack | None) -> Pack:
+    """Returns what keeps a float8 matrix as it is, and packs others as `pack` does."""
+
+    def packed(weight: CanonicalWeight, stream: WeightStream) -> DeviceMatrix | None:
+        own = float8_matrix(weight, stream)
+        return own if own is not None or pack is None else pack(weight, stream)
+
+    return packed

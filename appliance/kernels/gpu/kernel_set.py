@@ -14,17 +14,17 @@ from appliance.kernels.execution import Execution
 from appliance.kernels.gpu.activations import place_activations
 from appliance.kernels.gpu.adapters import DeviceAdapters
 from appliance.kernels.gpu.caches import CacheMemory
-from appliance.kernels.gpu.capturing import can_capture
+from appliance.kernels.gpu.capturing import can_capture, empty_step
 from appliance.kernels.gpu.checks import StepBounds, vocabulary_of
 from appliance.kernels.gpu.collectives import collectives_of
 from appliance.kernels.gpu.device import DTYPES, Device, on_device
 from appliance.kernels.gpu.device_sampler import DeviceSample, DeviceSampler
 from appliance.kernels.gpu.failures import says_failures
-from appliance.kernels.gpu.float8 import float8_matrix
+from appliance.kernels.gpu.float8 import float8_or
 from appliance.kernels.gpu.graphs import StepGraphs
 from appliance.kernels.gpu.inputs import InputBuffer
 from appliance.kernels.gpu.logits import DeviceLogits
-from appliance.kernels.gpu.matrices import DenseMatrix, DeviceMatrix, Pack, load_matrix, load_vector
+from appliance.kernels.gpu.matrices import DenseMatrix, DeviceMatrix, load_matrix, load_vector
 from appliance.kernels.gpu.operators.one_by_one import one_by_one
 from appliance.kernels.gpu.operators.table import implementation
 from appliance.kernels.gpu.parts import ON_TORCH, Parts, triton_parts
@@ -33,6 +33,7 @@ from appliance.kernels.gpu.segments import Call
 from appliance.kernels.gpu.sleeping import PutAway, refill, release, tensors_of
 from appliance.kernels.gpu.step import BoundModel, DeviceStep
 from appliance.kernels.gpu.weight_stream import WeightStream
+from appliance.kernels.host_staged import HostStaged
 from appliance.kernels.interface import GraphReport, StepInputs, WeightChange
 from appliance.kernels.layout import CanonicalWeight
 from appliance.kernels.logits import HostLogits, Logits
@@ -70,7 +71,7 @@ class GpuExecutable:
         matrices, vectors = program.matrices(), program.vectors()
         self._matrices: dict[str, DeviceMatrix] = {}
         self._vectors: dict[str, torch.Tensor] = {}
-        self._packs, self._by_head = {False: parts.pack, True: _float8_or(parts.pack)}, head_matrices(program)
+        self._packs, self._by_head = {False: parts.pack, True: float8_or(parts.pack)}, head_matrices(program)
         self._rounded = rounded_weights(program) if numerics.quantize_activations else frozenset()
         self._asleep: dict[str, PutAway] = {}  # "weights", "adapters", "caches"
         stream = WeightStream(device)
@@ -195,16 +196,30 @@ class GpuExecutable:
     def wake_weights(self, weights: Mapping[str, CanonicalWeight] | None) -> None:
         for part in ("adapters", "weights"):
             self._asleep[part].bring_back()
+        self._refill({} if weights is None else weights)
+        if self._adapters is not None:
+            self._adapters.enter_all()  # maps may lie elsewhere now
+        del self._asleep["adapters"], self._asleep["weights"]
+
+    def stage_weights(self, weights: Mapping[str, CanonicalWeight]) -> HostStaged:
+        return HostStaged(weights, self._put_weights)
+
+    @says_failures
+    @on_device
+    @torch.inference_mode()
+    def _put_weights(self, weights: Mapping[str, CanonicalWeight]) -> None:
+        self.cancel()
+        self._device.wait()
+        self._refill(weights)
+
+    def _refill(self, weights: Mapping[str, CanonicalWeight]) -> None:
+        """Copies weights over those of their names, whose addresses stay."""
         stream = WeightStream(self._device)
-        for name in weights or ():
-            assert weights is not None, "there are weights"
+        for name in weights:
             if name in self._matrices:
                 refill(tensors_of(self._matrices[name]), tensors_of(self._loaded(name, weights, stream)))
             elif name in self._vectors:
                 refill([self._vectors[name]], [load_vector(weights[name], stream)])
-        if self._adapters is not None:
-            self._adapters.enter_all()  # maps may lie elsewhere now
-        del self._asleep["adapters"], self._asleep["weights"]
 
     @says_failures
     @torch.inference_mode()
@@ -238,7 +253,7 @@ class GpuExecutable:
             return False
         graphs, shape = found
         with self._launches(is_decode=shape.is_decode):
-            graphs.run(self._inputs.load(_nothing(len(self._program.kv_layout().groups)), shape))
+            graphs.run(self._inputs.load(empty_step(len(self._program.kv_layout().groups)), shape))
         return True
 
     @says_failures
@@ -336,21 +351,6 @@ def calls_of(
     if is_by_rows:
         return [(one_by_one(run, op), op) for run, op in calls]
     return calls if parts.fuse is None else parts.fuse(calls, matrices, program.kept)
-
-
-def _float8_or(pack: Pack | None) -> Pack:
-    def packed(weight: CanonicalWeight, stream: WeightStream) -> DeviceMatrix | None:
-        own = float8_matrix(weight, stream)
-        return own if own is not None or pack is None else pack(weight, stream)
-
-    return packed
-
-
-def _nothing(num_groups: int) -> StepInputs:
-    """Returns a step without a sequence."""
-    none = np.zeros(0, np.int32)
-    slots, tables = np.zeros((num_groups, 0), np.int32), np.zeros((num_groups, 0, 1), np.int32)
-    return StepInputs(none, none, slots, np.zeros(1, np.int32), none, tables, none)
 
 
 def _no_time() -> float:

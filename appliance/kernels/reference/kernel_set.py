@@ -10,6 +10,7 @@ import torch
 from appliance.kernels.errors import StepError
 from appliance.kernels.execution import Execution
 from appliance.kernels.host import check_host
+from appliance.kernels.host_staged import HostStaged
 from appliance.kernels.interface import StepInputs, WeightChange
 from appliance.kernels.layout import ROUNDED_INPUT_LAYOUTS, CanonicalWeight
 from appliance.kernels.logits import HostLogits, Logits
@@ -112,6 +113,12 @@ class ReferenceExecutable:
         assert slot is not None, "the program keeps nothing"
         found: np.ndarray = self._buffers[slot.index][: self._rows[slot.extent]].numpy()
         return found
+
+    def stage_weights(self, weights: Mapping[str, CanonicalWeight]) -> HostStaged:
+        return HostStaged(weights, self._put_weights)
+
+    def _put_weights(self, weights: Mapping[str, CanonicalWeight]) -> None:
+        self._weights |= {name: dequantize(weight) for name, weight in weights.items()}
 
     def put_adapter(self, slot: int, changes: Mapping[str, WeightChange]) -> None:
         self._adapters[slot] = dict(changes)

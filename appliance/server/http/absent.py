@@ -15,6 +15,9 @@ _REASONS: dict[str, str] = {
         "of what is stored there are responses, files and batches here"
     ),
     "/server_info|/reset_(prefix|mm)_cache": _REMOTE,
+    "/(init|destroy)_weights_update_group|/init_weight_transfer_engine|/update_weights(_from_(tensor|distributed))?": (
+        "weights come from a checkpoint, by /update_weights_from_disk"
+    ),
     "/get_tokenizer_info": "the path is /tokenizer_info, where the spec enables it",
     "/redoc": "the reference is at /docs",
     "/inference/v1/derender|/v1/(chat/)?completions/derender": "/detokenize turns token ids into text",
@@ -29,6 +32,8 @@ def _switch(path: str) -> str:
         return "model.enable_sleep_mode, on GPUs"
     if path in ("/start_profile", "/stop_profile"):
         return "observability.profiler_dir"
+    if path in ("/update_weights_from_disk", "/get_weight_version"):
+        return "model.weight_update_paths"
     is_of_adapters = path.endswith(("load_lora_adapter", "/lora-adapters"))
     return "lora.allow_runtime_updating" if is_of_adapters else "endpoints.apis, endpoints.http"
 

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from appliance.plan.serving_types import RoutesPlan
 from appliance.requests.errors import ErrorShape
 from appliance.server.adapters import routes as adapter_routes
-from appliance.server.admin import collective, debug, health, pages, sleep, traces
+from appliance.server.admin import collective, debug, health, pages, sleep, traces, weights
 from appliance.server.anthropic import routes as anthropic_routes
 from appliance.server.batches import files
 from appliance.server.batches import routes as batch_routes
@@ -62,6 +62,10 @@ def _traces(plan: RoutesPlan) -> bool:
 
 def _sleeps(plan: RoutesPlan) -> bool:
     return plan.sleep
+
+
+def _updates_weights(plan: RoutesPlan) -> bool:
+    return bool(plan.weight_update_paths)
 
 
 def _page(plan: RoutesPlan) -> bool:
@@ -150,6 +154,8 @@ ROUTES: tuple[Route, ...] = (
     Route("/sleep", ("POST",), "key", "live", sleep.sleep, _sleeps),
     Route("/wake_up", ("POST",), "key", "live", sleep.wake_up, _sleeps),
     Route("/is_sleeping", ("GET",), "key", "live", sleep.is_sleeping, _sleeps),
+    Route("/update_weights_from_disk", ("POST",), "key", "live", weights.update_weights_from_disk, _updates_weights),
+    Route("/get_weight_version", ("GET",), "key", "live", weights.get_weight_version, _updates_weights),
     Route("/plan", ("GET",), "key", "live", pages.plan, _page),
     Route("/openapi.json", ("GET",), "key", "live", pages.openapi, _docs),
     Route("/docs/offline", ("GET",), "key", "live", pages.saved_docs, _saved_docs),

@@ -181,6 +181,12 @@ class ModelSection(Section):
         "Let the engine give its memory back on demand: `POST /sleep?level=1` keeps the weights on the host, level 2"
         " nothing; `POST /wake_up?tags=weights&tags=kv_cache`, `GET /is_sleeping`. Only on GPUs.",
     )
+    weight_update_paths: list[Text] = field(
+        [],
+        "Folders below which checkpoints of the same model may lie that `POST /update_weights_from_disk` puts in place"
+        " of the weights that serve, without a restart. Without any, there is no such route.",
+        apply="live",
+    )
     chat_template: Text | None = field(
         None,
         "A path, a Jinja text, or a name: of one we ship, or of one of the tokenizer's. Default: the checkpoint's.",

@@ -65,7 +65,7 @@ def slow() -> Iterator[SlowBackend]:
 
 def loop_of(folder: Path, gate: GrammarGate) -> EngineLoop:
     loop = boot(scripted_plan(folder, Script(vocab_size=VOCAB)), lambda phase: None)
-    made = EngineLoop(loop._scheduler, loop._runner, loop._limits, grammars=gate)
+    made = EngineLoop(loop._scheduler, loop._runner, loop._intake.limits, grammars=gate)
     made.handle(b"c", VOCABULARY)
     return made
 

@@ -155,7 +155,7 @@ def test_nothing_outlives_an_engine_that_was_killed() -> None:
 def loop(tmp_path: Path) -> Iterator[EngineLoop]:
     booted = boot(scripted_plan(tmp_path, Script(vocab_size=VOCAB)), lambda phase: None)
     gate = GrammarGate(GrammarCompiler(lambda _: backend(), Sandbox("guidance", VOCAB)))
-    made = EngineLoop(booted._scheduler, booted._runner, booted._limits, grammars=gate)
+    made = EngineLoop(booted._scheduler, booted._runner, booted._intake.limits, grammars=gate)
     made.handle(b"c", vocabulary())
     yield made
     made.close()

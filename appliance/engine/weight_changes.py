@@ -1,0 +1,204 @@
+"""Changes of the model's weights: new ones are read beside the steps, and put in place when no request is open."""
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from appliance.base.errors import ApplianceError
+from appliance.base.log import fields, logger
+from appliance.engine.adapter_changes import CHECKER
+from appliance.engine.core.scheduler import Scheduler
+from appliance.engine.grammar.gate import GrammarGate
+from appliance.engine.messages import GenerateRequest, UtilityRequest
+from appliance.engine.refusal import RequestKey
+from appliance.engine.weight_messages import UpdateWeights, WeightStats, WeightUpdate
+from appliance.kernels.updates import StagedWeights, Updates
+from appliance.loading.updates import NewWeights, WeightSource
+
+_log = logger("engine")
+_NICENESS = 10  # of the threads that read: a tenth of a core that steps would use
+
+NO_UPDATES = (
+    "the weights of this engine cannot be replaced: several ranks hold them, or code of the checkpoint runs them"
+)
+
+Clock = Callable[[], float]
+Answer = tuple[bytes, str, WeightStats | str]  # (client, call id, the weights now or why they are those before)
+
+
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    weights: StagedWeights
+    digest: str
+
+
+@dataclass(slots=True)
+class _Change:
+    client: bytes
+    message: UpdateWeights
+    began: float
+    staging: Future[_Staged]
+    staged_at: float | None = None  # from here on new requests wait
+
+
+@dataclass(slots=True)
+class Progress:
+    """What follows from a step of a change: requests to abort, answers, and requests that have waited for its end."""
+
+    aborted: list[RequestKey] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+    released: list[tuple[bytes, GenerateRequest]] = field(default_factory=list)
+
+
+class WeightChanges:
+    """Takes one change after the other. All of it is checked and in memory before the first byte is replaced.
+
+    No answer has tokens of two versions: the change waits until open requests have ended, or has them aborted, and new
+    ones wait in the gate meanwhile. rest: cancels what the runner has begun early.
+    """
+
+    def __init__(
+        self,
+        executable: Updates,
+        source: WeightSource,
+        scheduler: Scheduler,
+        gate: GrammarGate,
+        rest: Callable[[], None],
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self.stats = WeightStats()
+        self._executable, self._source = executable, source
+        self._scheduler, self._gate, self._rest, self._clock = scheduler, gate, rest, clock
+        self._worker = ThreadPoolExecutor(1, "weights", _be_nice)
+        self._waiting: deque[tuple[bytes, UpdateWeights]] = deque()
+        self._change: _Change | None = None
+
+    def __bool__(self) -> bool:
+        return self._change is not None or bool(self._waiting)
+
+    def add(self, client: bytes, message: UpdateWeights) -> None:
+        """Queues a change; `advance` carries it out."""
+        self._waiting.append((client, message))
+
+    def advance(self) -> Progress:
+        """Does what can be done between two steps without waiting. An exception leaves the engine unusable."""
+        progress = Progress()
+        if self._change is None and self._waiting:
+            self._change = self._begin(*self._waiting.popleft())
+        change = self._change
+        if change is None or not change.staging.done():
+            return progress
+        failure = change.staging.exception()
+        if failure is not None:
+            self._end(progress, _reason(failure))
+        elif self._is_quiet(change, progress):
+            self._put(change, progress)
+        return progress
+
+    def wait(self, seconds: float) -> None:
+        """Waits until weights are read, at most `seconds`."""
+        if self._change is not None:
+            wait([self._change.staging], seconds)
+
+    def close(self) -> None:
+        self._worker.shutdown(wait=False, cancel_futures=True)
+
+    def _begin(self, client: bytes, message: UpdateWeights) -> _Change:
+        return _Change(client, message, self._clock(), self._worker.submit(self._stage, message.update))
+
+    def _stage(self, update: WeightUpdate) -> _Staged:
+        staged: StagedWeights | None = None
+        try:
+            with self._opened(update) as new:
+                staged = self._executable.stage_weights(new.weights)
+        except BaseException:
+            if staged is not None:
+                staged.close()
+            raise
+        return _Staged(staged, new.digest)
+
+    @contextmanager
+    def _opened(self, update: WeightUpdate) -> Iterator[NewWeights]:
+        self._source.check_adapters()
+        if update.path is not None:
+            opened = self._source.of_checkpoint(Path(update.path), update.sha256)
+        else:
+            opened = self._source.of_tensors(update.tensors, self.stats.digest or "")
+        with opened as new:
+            yield new
+
+    def _is_quiet(self, change: _Change, progress: Progress) -> bool:
+        """Holds new requests back. Says whether no other is open; else they end by themselves, or are to be aborted."""
+        if change.staged_at is None:
+            change.staged_at = self._clock()
+            self._gate.shut()
+        if change.message.update.abort:
+            progress.aborted = [key for key in self._scheduler.open_requests() if key[0] != CHECKER]
+        return not self._scheduler.has_work
+
+    def _put(self, change: _Change, progress: Progress) -> None:
+        """Puts the new weights in place, while no request is open."""
+        staged, update = change.staging.result(), change.message.update
+        try:
+            self._source.check_adapters()  # one may have been read meanwhile
+        except ApplianceError as error:
+            staged.weights.close()
+            return self._end(progress, _reason(error))
+        began = self._clock()
+        self._rest()
+        staged.weights.commit()
+        self._source.replaced()
+        if update.flush_cache:
+            self._scheduler.kv.reset()
+        self._scheduler.kv.weights = staged.digest
+        assert change.staged_at is not None, "it is staged"
+        self.stats = WeightStats(
+            version=self.stats.version + 1,
+            digest=staged.digest,
+            source=update.path or "tensors",
+            label=update.label,
+            staging_s=change.staged_at - change.began,
+            waiting_s=began - change.staged_at,
+            commit_s=self._clock() - began,
+        )
+        _log.info("weights were replaced", extra=fields(version=self.stats.version, sha256=staged.digest))
+        return self._end(progress, self.stats)
+
+    def _end(self, progress: Progress, outcome: WeightStats | str) -> None:
+        change, self._change = self._change, None
+        assert change is not None, "a change is carried out"
+        if isinstance(outcome, str):
+            _log.warning("new weights were refused", extra=fields(reason=outcome))
+        progress.answers.append((change.client, change.message.call_id, outcome))
+        progress.released = self._gate.open()
+
+
+def no_sleep(message: UtilityRequest, weights: WeightChanges | None) -> str | None:
+    """Returns why an engine may not sleep because of its weights; None if it may."""
+    if message.method != "sleep" or weights is None:
+        return None
+    if weights:
+        return "the weights are being replaced; ask again when that is over"
+    if message.level > 1 and weights.stats.version:
+        return "the weights were replaced, and level 2 would bring those of the plan back; level 1 keeps them"
+    return None
+
+
+def _reason(error: BaseException) -> str:
+    """Returns why weights were refused. Another exception than those of reading and of memory is raised."""
+    if isinstance(error, ApplianceError):
+        return f"{error}; {error.hint}" if error.hint else str(error)
+    if isinstance(error, OSError | MemoryError | ValueError):
+        return f"the new weights could not be read: {error or type(error).__name__}"
+    raise error
+
+
+def _be_nice() -> None:
+    """Lets every other thread of the process go before this one, and those that it starts."""
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
