@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar
@@ -9,16 +10,29 @@ from typing import Any, NoReturn, Self, TypeVar
 from appliance.engine.profile import EngineProfile
 from appliance.offline import calls
 from appliance.offline.arguments import EngineArgs, Overrides, prepare_spec
+from appliance.offline.beams import beam_search
 from appliance.offline.each import conversations, default_sampling, one_each
 from appliance.offline.errors import InvalidRequestError, NotHereError, told
-from appliance.offline.outputs import RequestOutput
-from appliance.offline.params import LoRARequest, SamplingParams
+from appliance.offline.outputs import (
+    BeamSearchOutput,
+    ClassificationOutput,
+    ClassificationRequestOutput,
+    EmbeddingOutput,
+    EmbeddingRequestOutput,
+    PoolingRequestOutput,
+    RequestOutput,
+    ScoringOutput,
+    ScoringRequestOutput,
+)
+from appliance.offline.params import BeamSearchParams, LoRARequest, PoolingParams, SamplingParams
+from appliance.offline.pooling import check_task, pool, read_pairs, score
 from appliance.offline.progress import UseTqdm, progress_bar
 from appliance.offline.prompts import Given, Prompt, read_prompts
 from appliance.offline.session import Session
 from appliance.offline.tokenizer import OfflineTokenizer
 from appliance.offline.wishes import ChatOptions, Conversation, Wish
 from appliance.plan.types import EnginePlan
+from appliance.requests.pooling.run import tasks_of
 
 T = TypeVar("T")
 Loras = LoRARequest | Sequence[LoRARequest | None] | None
@@ -108,6 +122,103 @@ class LLM:
         several = [Conversation(each, options) for each in conversations(messages)]
         return self._answers(several, sampling_params, use_tqdm, lora_request, None)
 
+    def beam_search(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: BeamSearchParams,
+        lora_request: Loras = None,
+        use_tqdm: UseTqdm = False,
+        concurrency_limit: int | None = None,
+    ) -> list[BeamSearchOutput]:
+        """Returns the `beam_width` best sequences of each prompt that a beam search finds, the best first. Raises like
+        `generate`."""
+        given = read_prompts(prompts)
+        loras = one_each("lora_request", lora_request, len(given))
+        return self._with_bar(
+            use_tqdm, len(given), lambda tick: beam_search(self._session, given, params, loras, concurrency_limit, tick)
+        )
+
+    def encode(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
+        *,
+        use_tqdm: UseTqdm = True,
+        lora_request: Loras = None,
+        pooling_task: str | None = None,
+        truncate_prompt_tokens: int | None = None,
+    ) -> list[PoolingRequestOutput]:
+        """Returns the numbers of each prompt, float32 arrays. pooling_task: embed, classify, score, or those of each
+        token. Raises like `generate`."""
+        plan = self.plan
+        own = [] if plan.model.pooling is None else tasks_of(plan.model.pooling)
+        check_task(plan, "encode", pooling_task or next(iter(own), "embed"))
+        return self._pooled(prompts, pooling_params, use_tqdm, lora_request, truncate_prompt_tokens)
+
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        truncate_prompt_tokens: int | None = None,
+        use_tqdm: UseTqdm = True,
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
+        lora_request: Loras = None,
+    ) -> list[EmbeddingRequestOutput]:
+        """Returns the vector of each prompt. Raises like `generate`."""
+        check_task(self.plan, "embed", "embed")
+        found = self._pooled(prompts, pooling_params, use_tqdm, lora_request, truncate_prompt_tokens)
+        return [
+            EmbeddingRequestOutput(each.request_id, EmbeddingOutput(each.outputs.data.tolist()), each.prompt_token_ids)
+            for each in found
+        ]
+
+    def classify(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        use_tqdm: UseTqdm = True,
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
+        lora_request: Loras = None,
+    ) -> list[ClassificationRequestOutput]:
+        """Returns the probability of each class for each prompt. Raises like `generate`."""
+        check_task(self.plan, "classify", "classify")
+        found = self._pooled(prompts, pooling_params, use_tqdm, lora_request, None)
+        return [
+            ClassificationRequestOutput(
+                each.request_id, ClassificationOutput(each.outputs.data.tolist()), each.prompt_token_ids
+            )
+            for each in found
+        ]
+
+    def reward(self, prompts: Prompt | Sequence[Prompt], **options: Any) -> list[PoolingRequestOutput]:
+        """Returns what a reward model says of each prompt: `encode` by its own task."""
+        return self.encode(prompts, **options)
+
+    def score(
+        self,
+        data_1: Any,
+        data_2: Any,
+        *,
+        truncate_prompt_tokens: int | None = None,
+        use_tqdm: UseTqdm = True,
+        pooling_params: PoolingParams | None = None,
+        lora_request: LoRARequest | None = None,
+    ) -> list[ScoringRequestOutput]:
+        """Scores one text with each of several, or texts one by one: by a model that reads both, or by the likeness of
+        vectors. Raises like `generate`."""
+        if self.plan.model.pooling is None:
+            check_task(self.plan, "score", "score")
+        pairs = read_pairs(data_1, data_2)
+        params = replace(pooling_params or PoolingParams())
+        params.truncate_prompt_tokens = params.truncate_prompt_tokens or truncate_prompt_tokens
+
+        async def scored(tick: Callable[[], None]) -> list[ScoringRequestOutput]:
+            scores = await score(self._session, pairs, params, lora_request)
+            tick()
+            return [ScoringRequestOutput(self._session.new_id(), ScoringOutput(each), []) for each in scores]
+
+        return self._with_bar(use_tqdm, 1, scored)
+
     def get_tokenizer(self) -> OfflineTokenizer:
         return OfflineTokenizer(self._session)
 
@@ -167,6 +278,10 @@ class LLM:
         lora_request: Loras,
         priority: Sequence[int] | int | None,
     ) -> list[RequestOutput]:
+        if self.plan.model.pooling is not None:
+            raise InvalidRequestError(
+                "this model pools, and generates no text: it has encode, embed, classify and score"
+            )
         params = self.get_default_sampling_params() if sampling_params is None else sampling_params
         wishes = [
             Wish(request_id=self._session.new_id(), prompt=prompt, params=each, lora=lora, priority=rank)
@@ -179,6 +294,20 @@ class LLM:
             )
         ]
         return self._with_bar(use_tqdm, len(wishes), lambda tick: self._session.answers(wishes, tick))
+
+    def _pooled(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None,
+        use_tqdm: UseTqdm,
+        lora_request: Loras,
+        truncate: int | None,
+    ) -> list[PoolingRequestOutput]:
+        given = read_prompts(prompts)
+        stated = one_each("pooling_params", pooling_params or PoolingParams(), len(given))
+        params = [replace(each, truncate_prompt_tokens=each.truncate_prompt_tokens or truncate) for each in stated]
+        loras = one_each("lora_request", lora_request, len(given))
+        return self._with_bar(use_tqdm, len(given), lambda tick: pool(self._session, given, params, loras, tick))
 
     def _with_bar(
         self, use_tqdm: UseTqdm, total: int, work: Callable[[Callable[[], None]], Coroutine[Any, Any, T]]

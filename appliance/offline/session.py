@@ -14,7 +14,7 @@ from appliance.engine import given_processors
 from appliance.engine.messages import BootPhase
 from appliance.offline.adapters import OfflineAdapters
 from appliance.offline.answers import Growing
-from appliance.offline.errors import told
+from appliance.offline.errors import InvalidRequestError, told
 from appliance.offline.loop_thread import LoopThread
 from appliance.offline.outputs import RequestOutput
 from appliance.offline.params import RequestOutputKind
@@ -91,6 +91,8 @@ class Session:
 
     async def stream(self, wish: Wish, put: Callable[[RequestOutput], None]) -> None:
         """Gives `put` the outputs of one request as they come. One that was aborted ends with the reason abort."""
+        if self.plan.model.pooling is not None:
+            raise InvalidRequestError("this model pools, and generates no text: it has encode")
         asked = await self.wishes.asked(wish, None)
         kind = wish.params.output_kind
         growing = Growing(asked.request, asked.prompt, self.tokenizer, wish.lora, kind)

@@ -75,7 +75,7 @@ class WishMaker:
         trusting = msgspec.structs.replace(serving.requests, trust_request_chat_template=True)
         own = msgspec.structs.replace(plan, serving=msgspec.structs.replace(serving, requests=trusting))
         self.prompts = PromptMaker(own, tokenizer)
-        self._rules = SamplingRules(own, tokenizer)
+        self.rules = SamplingRules(own, tokenizer)
         self._structured = serving.structured
         self._takes_processors = plan.parallel.replicas == 1
 
@@ -119,15 +119,15 @@ class WishMaker:
     def _request(self, wish: Wish, fields: CompletionFields, token_ids: list[int], adapter: str | None) -> TextRequest:
         # No more than the context leaves: an offline caller gets what fits, as from vLLM.
         wanted = LengthWish(asked=None, field="max_tokens", prompt_field="prompt", default=wish.params.max_tokens)
-        max_tokens = self._rules.max_tokens(wanted, len(token_ids))
+        max_tokens = self.rules.max_tokens(wanted, len(token_ids))
         given = msgspec.structs.replace(fields, min_tokens=min(fields.min_tokens or 0, max_tokens))
         return TextRequest(
             request_id=wish.request_id,
             prompt_token_ids=token_ids,
-            sampling=self._rules.params(given, max_tokens, fields.logprobs, fields.prompt_logprobs),
+            sampling=self.rules.params(given, max_tokens, fields.logprobs, fields.prompt_logprobs),
             constraint=constraint_of(fields, self._structured),
             text=replace(text_options(fields), detokenize=wish.params.detokenize),
-            priority=self._rules.check_priority(fields),
+            priority=self.rules.check_priority(fields),
             cache_salt=wish.prompt.cache_salt if isinstance(wish.prompt, Given) else None,
             adapter=adapter,
         )

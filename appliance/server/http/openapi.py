@@ -9,6 +9,14 @@ import orjson
 
 from appliance import __version__
 from appliance.requests.fields import ChatFields, CompletionFields
+from appliance.requests.pooling.fields import (
+    ClassifyFields,
+    EmbeddingFields,
+    EmbedFields,
+    PoolingFields,
+    RerankFields,
+    ScoreFields,
+)
 from appliance.server.adapters.routes import AdapterScale, LoadAdapterFields, UnloadAdapterFields
 from appliance.server.admin.collective import CallFields
 from appliance.server.anthropic.fields import MessagesFields, PromptFields
@@ -25,14 +33,6 @@ from appliance.server.http.openapi_answers import (
 )
 from appliance.server.http.routes import Route
 from appliance.server.openai.scoring import ScoringFields
-from appliance.server.pooling.fields import (
-    ClassifyFields,
-    EmbeddingFields,
-    EmbedFields,
-    PoolingFields,
-    RerankFields,
-    ScoreFields,
-)
 from appliance.server.responses.fields import ResponsesFields
 from appliance.server.tokens.demo import DemoFields
 from appliance.server.tokens.fields import GenerateFields

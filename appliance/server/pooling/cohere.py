@@ -11,10 +11,11 @@ from starlette.responses import Response
 
 from appliance.plan.types import PoolingPlan
 from appliance.requests.errors import invalid, not_in_this_version
+from appliance.requests.pooling.fields import EmbedFields, PooledFields
+from appliance.requests.pooling.run import MAX_INPUTS, pooling_of, prompt_text, run, tokenized
+from appliance.requests.pooling.vectors import check_dimensions, refuse_task, typed
 from appliance.server.http.bodies import json_decoder, read_fields
-from appliance.server.pooling.fields import EmbedFields, PooledFields
-from appliance.server.pooling.run import MAX_INPUTS, pooling_of, prompt_text, run, tokenized
-from appliance.server.pooling.vectors import check_dimensions, refuse_task, typed
+from appliance.server.pooling.work import work_of
 from appliance.server.state import ServerState
 from appliance.text.inputs import CutSide
 
@@ -35,7 +36,7 @@ async def embed(state: ServerState, request: Request) -> Response:
     state.client.check_admission()
     fields = await read_fields(state.plan.serving, request, _DECODER)
     state.check_model(fields.model)
-    pooling = pooling_of(state)
+    pooling = pooling_of(state.plan)
     if pooling.task != "embed" or pooling.kind == "all":
         raise refuse_task(pooling, "embed", "/pooling")
     texts = _texts(fields)
@@ -45,8 +46,9 @@ async def embed(state: ServerState, request: Request) -> Response:
     most = context if fields.max_tokens is None else min(context, fields.max_tokens)
     if most < 1:
         raise invalid("max_tokens", f"max_tokens is {fields.max_tokens}; it must be at least 1", "invalid_value")
-    inputs = await tokenized(state, [prompt + text for text in texts], most, _SIDES[fields.truncate or "END"], "texts")
-    pooled = await run(state, request, inputs, PooledFields(priority=fields.priority), fields.output_dimension)
+    work = work_of(state, request)
+    inputs = await tokenized(work, [prompt + text for text in texts], most, _SIDES[fields.truncate or "END"], "texts")
+    pooled = await run(work, inputs, PooledFields(priority=fields.priority), fields.output_dimension)
     vectors = np.concatenate(pooled.vectors)
     by_type = fields.embedding_types or ([] if request.url.path == _FIRST_VERSION else ["float"])
     embeddings = {kind: typed(vectors, kind) for kind in dict.fromkeys(by_type)}

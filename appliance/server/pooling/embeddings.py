@@ -8,10 +8,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from appliance.requests.errors import invalid
+from appliance.requests.pooling.fields import EmbeddingFields, InputFields, PoolingFields
+from appliance.requests.pooling.run import Pooled, inputs_of, pooling_of, run, tasks_of
+from appliance.requests.pooling.vectors import Floats, as_base64, check_dimensions, refuse_task
 from appliance.server.http.bodies import json_decoder, read_fields
-from appliance.server.pooling.fields import EmbeddingFields, InputFields, PoolingFields
-from appliance.server.pooling.run import Pooled, inputs_of, pooling_of, run
-from appliance.server.pooling.vectors import Floats, as_base64, check_dimensions, refuse_task
+from appliance.server.pooling.work import work_of
 from appliance.server.state import ServerState
 
 _EMBEDDINGS = json_decoder(EmbeddingFields)
@@ -24,7 +25,7 @@ async def create_embeddings(state: ServerState, request: Request) -> Response:
     state.client.check_admission()
     fields = await read_fields(state.plan.serving, request, _EMBEDDINGS)
     state.check_model(fields.model)
-    pooling = pooling_of(state)
+    pooling = pooling_of(state.plan)
     if pooling.task != "embed":
         raise refuse_task(pooling, "embed", _OTHER_ROUTES)
     if pooling.kind == "all":
@@ -45,8 +46,8 @@ async def pool(state: ServerState, request: Request) -> Response:
     state.client.check_admission()
     fields = await read_fields(state.plan.serving, request, _POOLING)
     state.check_model(fields.model)
-    pooling = pooling_of(state)
-    tasks = _tasks(state)
+    pooling = pooling_of(state.plan)
+    tasks = tasks_of(pooling)
     if fields.task is not None and fields.task not in tasks:
         message = f"task is {fields.task[:40]!r}; this model does {', '.join(tasks)}"
         raise invalid("task", message, "unsupported_task")
@@ -73,15 +74,9 @@ def answer(state: ServerState, prefix: str, pooled: Pooled, data: list[dict[str,
 
 
 async def _run(state: ServerState, request: Request, fields: InputFields) -> Pooled:
-    check_dimensions(pooling_of(state), fields.dimensions, "dimensions")
-    return await run(state, request, await inputs_of(state, fields), fields, fields.dimensions)
-
-
-def _tasks(state: ServerState) -> tuple[str, ...]:
-    """The names of what the model does, in vLLM's words."""
-    pooling = pooling_of(state)
-    own = "embed" if pooling.task == "embed" else "classify"
-    return (f"token_{own}",) if pooling.kind == "all" else tuple(dict.fromkeys((own, pooling.task)))
+    check_dimensions(pooling_of(state.plan), fields.dimensions, "dimensions")
+    work = work_of(state, request)
+    return await run(work, await inputs_of(work, fields), fields, fields.dimensions)
 
 
 def _data(vectors: Floats, fields: PoolingFields, *, of_tokens: bool) -> Any:

@@ -8,13 +8,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from appliance.requests.errors import invalid
+from appliance.requests.pooling.fields import ClassifyFields, InputFields, RerankFields, ScoreFields, Texts
+from appliance.requests.pooling.pairs import Pair, score_pairs
+from appliance.requests.pooling.run import MAX_INPUTS, inputs_of, pooling_of, run
+from appliance.requests.pooling.vectors import refuse_task
 from appliance.server.http.bodies import json_decoder, read_fields
 from appliance.server.pooling.cohere import meta
 from appliance.server.pooling.embeddings import answer
-from appliance.server.pooling.fields import ClassifyFields, InputFields, RerankFields, ScoreFields, Texts
-from appliance.server.pooling.pairs import Pair, score_pairs
-from appliance.server.pooling.run import MAX_INPUTS, inputs_of, pooling_of, run
-from appliance.server.pooling.vectors import refuse_task
+from appliance.server.pooling.work import work_of
 from appliance.server.state import ServerState
 
 _SCORE = json_decoder(ScoreFields)
@@ -28,7 +29,7 @@ async def score(state: ServerState, request: Request) -> Response:
     state.client.check_admission()
     fields = await read_fields(state.plan.serving, request, _SCORE)
     state.check_model(fields.model)
-    scored = await score_pairs(state, request, _pairs(fields), fields)
+    scored = await score_pairs(work_of(state, request), _pairs(fields), fields)
     body = {
         "id": f"score-{scored.request_id}",
         "object": "list",
@@ -52,7 +53,7 @@ async def rerank(state: ServerState, request: Request) -> Response:
     most = fields.max_tokens_per_doc
     if most is not None and most < 1:
         raise invalid("max_tokens_per_doc", f"max_tokens_per_doc is {most}; it must be at least 1", "invalid_value")
-    scored = await score_pairs(state, request, [(fields.query, text) for text in texts], fields, most)
+    scored = await score_pairs(work_of(state, request), [(fields.query, text) for text in texts], fields, most)
     order = sorted(range(len(texts)), key=lambda index: (-scored.scores[index], index))
     results = [_result(index, scored.scores[index], texts if fields.return_documents else None) for index in order]
     body = {
@@ -70,7 +71,7 @@ async def classify(state: ServerState, request: Request) -> Response:
     state.client.check_admission()
     fields = await read_fields(state.plan.serving, request, _CLASSIFY)
     state.check_model(fields.model)
-    pooling = pooling_of(state)
+    pooling = pooling_of(state.plan)
     if pooling.task == "embed":
         raise refuse_task(pooling, "classify", "/v1/embeddings, /v2/embed, /score, /rerank and /pooling")
     if pooling.kind == "all":
@@ -80,7 +81,8 @@ async def classify(state: ServerState, request: Request) -> Response:
         truncate_prompt_tokens=fields.truncate_prompt_tokens,
         add_special_tokens=fields.add_special_tokens,
     )
-    pooled = await run(state, request, await inputs_of(state, asked), fields)
+    work = work_of(state, request)
+    pooled = await run(work, await inputs_of(work, asked), fields)
     data = [_class(index, vectors[0], pooling.labels) for index, vectors in enumerate(pooled.vectors)]
     return answer(state, "classify", pooled, data)
 

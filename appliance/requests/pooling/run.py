@@ -1,23 +1,22 @@
 """From the inputs of a request to the vectors of the engine."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from starlette.requests import Request
-
 from appliance.engine.messages import SamplingParams
-from appliance.plan.types import PoolingPlan
+from appliance.plan.types import EnginePlan, PoolingPlan
 from appliance.requests import degraded
 from appliance.requests.errors import invalid
 from appliance.requests.fields import ChatFields, CompletionFields
-from appliance.server.output.generation import collect, new_request_id
-from appliance.server.pooling.fields import InputFields, PooledFields
-from appliance.server.pooling.vectors import Floats, activated, cut, in_chunks, joined, of_steps, read_vectors, scaled
-from appliance.server.state import ServerState
-from appliance.service.requests import TextOptions, TextRequest
+from appliance.requests.pooling.fields import InputFields, PooledFields
+from appliance.requests.pooling.vectors import Floats, activated, cut, in_chunks, joined, of_steps, read_vectors, scaled
+from appliance.requests.prompts import PromptMaker
+from appliance.requests.sampling import SamplingRules
+from appliance.service.requests import TextOptions, TextOutput, TextRequest
 from appliance.text.inputs import CutSide, Input, InputEncoder, TooLongError
+from appliance.text.tokenizer import Tokenizer
 
 MAX_INPUTS = 2048  # of one request, as OpenAI's
 INLINE_CHARACTERS = 20_000  # about a millisecond of tokenization
@@ -25,6 +24,21 @@ _SAMPLING = SamplingParams(max_tokens=1)
 _TEXT = TextOptions(detokenize=False)
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolingWork:
+    """The rules by which a request's inputs are read, and the way to the engine.
+
+    collect: sends requests, and returns their outputs by index. request_id: makes an id, of one that was given if any.
+    """
+
+    plan: EnginePlan
+    tokenizer: Tokenizer
+    prompts: PromptMaker
+    sampling: SamplingRules
+    collect: Callable[[Sequence[TextRequest]], Awaitable[Mapping[int, TextOutput]]]
+    request_id: Callable[[str | None], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,28 +50,34 @@ class Pooled:
     num_tokens: int
 
 
-def pooling_of(state: ServerState) -> PoolingPlan:
+def pooling_of(plan: EnginePlan) -> PoolingPlan:
     """Returns how the model pools. The gate of the routes has refused a model that does not."""
-    assert state.plan.model.pooling is not None, "routes of models that pool are refused for others"
-    return state.plan.model.pooling
+    assert plan.model.pooling is not None, "routes of models that pool are refused for others"
+    return plan.model.pooling
 
 
-def most_tokens(state: ServerState, fields: PooledFields) -> tuple[int, CutSide | None]:
+def tasks_of(pooling: PoolingPlan) -> tuple[str, ...]:
+    """Returns the names of a model's tasks, in vLLM's words."""
+    own = "embed" if pooling.task == "embed" else "classify"
+    return (f"token_{own}",) if pooling.kind == "all" else tuple(dict.fromkeys((own, pooling.task)))
+
+
+def most_tokens(work: PoolingWork, fields: PooledFields) -> tuple[int, CutSide | None]:
     """Returns the most tokens of an input, and where a longer one is cut. Raises ApiError 400."""
-    asked, context = fields.truncate_prompt_tokens, state.plan.model.max_model_len
+    asked, context = fields.truncate_prompt_tokens, work.plan.model.max_model_len
     if asked is None:
-        return max(context, pooling_of(state).max_embed_len or 0), None
+        return max(context, pooling_of(work.plan).max_embed_len or 0), None
     if asked != -1 and not 1 <= asked <= context:
         message = f"truncate_prompt_tokens is {asked}; it must be -1 or from 1 to {context}"
         raise invalid("truncate_prompt_tokens", message, "invalid_value")
     return context if asked == -1 else asked, "end"
 
 
-async def inputs_of(state: ServerState, fields: InputFields) -> list[Input]:
+async def inputs_of(work: PoolingWork, fields: InputFields) -> list[Input]:
     """Returns the inputs of a request, tokenized. Raises ApiError 400."""
     if (fields.input is None) == (fields.messages is None):
         raise invalid("input", "exactly one of input and messages is needed", "invalid_value")
-    prompt = prompt_text(pooling_of(state), fields.prompt_name, "prompt_name")
+    prompt = prompt_text(pooling_of(work.plan), fields.prompt_name, "prompt_name")
     if fields.messages is not None:
         chat = ChatFields(
             messages=fields.messages,
@@ -66,8 +86,8 @@ async def inputs_of(state: ServerState, fields: InputFields) -> list[Input]:
             truncate_prompt_tokens=fields.truncate_prompt_tokens,
             add_special_tokens=bool(fields.add_special_tokens),
         )
-        return [Input((await state.prompts.chat(chat))[1])]
-    most, side = most_tokens(state, fields)
+        return [Input((await work.prompts.chat(chat))[1])]
+    most, side = most_tokens(work, fields)
     texts = _split("" if fields.input is None else fields.input)
     has_special = fields.add_special_tokens is not False
     if not all(isinstance(each, str) for each in texts):
@@ -75,15 +95,15 @@ async def inputs_of(state: ServerState, fields: InputFields) -> list[Input]:
             raise invalid("add_special_tokens", "token ids are taken as they are; nothing is added", "invalid_value")
         return [_given(each, most, side) for each in texts]
     whole = [prompt + str(each) for each in texts]
-    return await tokenized(state, whole, most, side, "input", has_special=has_special)
+    return await tokenized(work, whole, most, side, "input", has_special=has_special)
 
 
 async def tokenized(
-    state: ServerState, texts: Sequence[str], most: int, side: CutSide | None, field: str, *, has_special: bool = True
+    work: PoolingWork, texts: Sequence[str], most: int, side: CutSide | None, field: str, *, has_special: bool = True
 ) -> list[Input]:
     """Returns texts with their special tokens, or without. Raises ApiError 400 for one that is too long and may not be
     cut."""
-    encoder = InputEncoder(state.tokenizer)
+    encoder = InputEncoder(work.tokenizer)
 
     def encode() -> list[Input]:
         return [
@@ -91,13 +111,13 @@ async def tokenized(
             for at, text in enumerate(texts)
         ]
 
-    return noted(await here_or_in_thread(encode, sum(map(len, texts))), state)
+    return noted(await here_or_in_thread(encode, sum(map(len, texts))), work)
 
 
-def noted(inputs: list[Input], state: ServerState) -> list[Input]:
+def noted(inputs: list[Input], work: PoolingWork) -> list[Input]:
     """Returns the inputs; that some were cut is noted, or refused if the plan says so."""
     if any(each.is_cut for each in inputs):
-        wanted = state.plan.serving.requests.truncated_prompts
+        wanted = work.plan.serving.requests.truncated_prompts
         if wanted == "error":
             message = "an input is too long, and this server cuts none"
             raise invalid("truncate_prompt_tokens", message, "prompt_truncated")
@@ -116,16 +136,15 @@ def prompt_text(pooling: PoolingPlan, name: str | None, field: str) -> str:
 
 
 async def run(
-    state: ServerState,
-    request: Request,
+    work: PoolingWork,
     inputs: Sequence[Input],
     given: PooledFields,
     dimensions: int | None = None,
 ) -> Pooled:
     """Runs the inputs and returns their vectors, activated unless the request says otherwise. Raises ApiError."""
-    pooling, most = pooling_of(state), state.plan.model.max_model_len
-    priority = state.sampling.check_priority(_with_priority(given.priority))
-    request_id = new_request_id(request, state.plan.serving.http, given.request_id)
+    pooling, most = pooling_of(work.plan), work.plan.model.max_model_len
+    priority = work.sampling.check_priority(_with_priority(given.priority))
+    request_id = work.request_id(given.request_id)
     chunks = [(number, chunk) for number, each in enumerate(inputs) for chunk in in_chunks(each.token_ids, most)]
     requests = [
         TextRequest(
@@ -138,7 +157,7 @@ async def run(
         )
         for number, chunk in chunks
     ]
-    outputs = await collect(state, request, requests)
+    outputs = await work.collect(requests)
     parts: list[list[tuple[int, Floats]]] = [[] for _ in inputs]
     for index, (number, chunk) in enumerate(chunks):
         parts[number].append((len(chunk), read_vectors(outputs[index].vector or b"", pooling.width)))

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from appliance.plan.types import PoolingPlan, VectorActivation
 from appliance.requests.errors import ApiError, invalid
-from appliance.server.pooling.fields import EmbeddingType
+from appliance.requests.pooling.fields import EmbeddingType
 
 Floats = npt.NDArray[np.float32]
 _LEAST_LENGTH = 1e-12  # of a vector that is divided by its length

@@ -3,14 +3,20 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from starlette.requests import Request
-
 from appliance.plan.types import PoolingPlan, VectorActivation
 from appliance.requests.errors import invalid
-from appliance.server.pooling.fields import PooledFields
-from appliance.server.pooling.run import here_or_in_thread, most_tokens, noted, pooling_of, prompt_text, run, tokenized
-from appliance.server.pooling.vectors import Floats, activated, calibrated, refuse_task, similarity
-from appliance.server.state import ServerState
+from appliance.requests.pooling.fields import PooledFields
+from appliance.requests.pooling.run import (
+    PoolingWork,
+    here_or_in_thread,
+    most_tokens,
+    noted,
+    pooling_of,
+    prompt_text,
+    run,
+    tokenized,
+)
+from appliance.requests.pooling.vectors import Floats, activated, calibrated, refuse_task, similarity
 from appliance.text.inputs import Input, InputEncoder, TooLongError
 from appliance.text.template import ChatTemplate
 
@@ -29,8 +35,7 @@ class Scored:
 
 
 async def score_pairs(
-    state: ServerState,
-    request: Request,
+    work: PoolingWork,
     pairs: Sequence[Pair],
     fields: PooledFields,
     most_of_document: int | None = None,
@@ -39,27 +44,27 @@ async def score_pairs(
 
     Raises ApiError 400 for a model that cannot score, and for pairs that are too long and may not be cut.
     """
-    pooling = pooling_of(state)
+    pooling = pooling_of(work.plan)
     if pooling.task == "embed":
-        return await _by_likeness(state, request, pairs, fields)
+        return await _by_likeness(work, pairs, fields)
     if pooling.kind == "all" or (not pooling.label_token_ids and pooling.width != 1):
         raise refuse_task(pooling, "score pairs of texts", "/classify and /pooling")
     if most_of_document is not None:
-        pairs = _cut_documents(state, pairs, most_of_document)
-    inputs = await _read_together(state, pooling, pairs, fields)
-    pooled = await run(state, request, inputs, _raw(fields) if pooling.label_token_ids else fields)
+        pairs = _cut_documents(work, pairs, most_of_document)
+    inputs = await _read_together(work, pooling, pairs, fields)
+    pooled = await run(work, inputs, _raw(fields) if pooling.label_token_ids else fields)
     scores = [_score(pooling, vectors, fields) for vectors in pooled.vectors]
     return Scored(pooled.request_id, scores, pooled.num_tokens)
 
 
-async def _by_likeness(state: ServerState, request: Request, pairs: Sequence[Pair], fields: PooledFields) -> Scored:
+async def _by_likeness(work: PoolingWork, pairs: Sequence[Pair], fields: PooledFields) -> Scored:
     """Embeds each different text once, queries and documents each after their own prompt."""
-    prompts = pooling_of(state).prompts
+    prompts = pooling_of(work.plan).prompts
     before = {"query": prompts.get("query", ""), "document": prompts.get("document", prompts.get("passage", ""))}
     asked = [(before["query"] + query, before["document"] + document) for query, document in pairs]
     texts = list(dict.fromkeys(text for pair in asked for text in pair))
-    most, side = most_tokens(state, fields)
-    pooled = await run(state, request, await tokenized(state, texts, most, side, "documents"), fields)
+    most, side = most_tokens(work, fields)
+    pooled = await run(work, await tokenized(work, texts, most, side, "documents"), fields)
     of = dict(zip(texts, pooled.vectors, strict=True))
     return Scored(
         pooled.request_id, [similarity(of[query], of[document]) for query, document in asked], pooled.num_tokens
@@ -67,16 +72,16 @@ async def _by_likeness(state: ServerState, request: Request, pairs: Sequence[Pai
 
 
 async def _read_together(
-    state: ServerState, pooling: PoolingPlan, pairs: Sequence[Pair], fields: PooledFields
+    work: PoolingWork, pooling: PoolingPlan, pairs: Sequence[Pair], fields: PooledFields
 ) -> list[Input]:
-    most, side = most_tokens(state, fields)
+    most, side = most_tokens(work, fields)
     size = sum(len(query) + len(document) for query, document in pairs)
-    encoder, template = InputEncoder(state.tokenizer), pair_template(state)
+    encoder, template = InputEncoder(work.tokenizer), pair_template(work)
 
     def encode_pair(at: int, pair: Pair) -> Input:
         try:
             if template is not None:
-                return _rendered(state, template, pair, most)
+                return _rendered(work, template, pair, most)
             return encoder.pair(*pair, most, may_cut=side is not None)
         except TooLongError as error:
             message = f"documents[{at}] {error} with the query; truncate_prompt_tokens cuts longer ones"
@@ -90,31 +95,31 @@ async def _read_together(
             "no_chat_template",
         )
     found = await here_or_in_thread(lambda: [encode_pair(at, pair) for at, pair in enumerate(pairs)], size)
-    return noted(found, state)
+    return noted(found, work)
 
 
-def pair_template(state: ServerState) -> ChatTemplate | None:
+def pair_template(work: PoolingWork) -> ChatTemplate | None:
     """Returns the template of a pair: one that has both a query and a document. Others are for conversations."""
-    source = state.plan.model.chat_template or ""
+    source = work.plan.model.chat_template or ""
     if not all(f'"{role}"' in source or f"'{role}'" in source for role in _ROLES):
         return None
-    return ChatTemplate(source, state.tokenizer.identity.special_tokens)
+    return ChatTemplate(source, work.tokenizer.identity.special_tokens)
 
 
-def _rendered(state: ServerState, template: ChatTemplate, pair: Pair, most: int) -> Input:
+def _rendered(work: PoolingWork, template: ChatTemplate, pair: Pair, most: int) -> Input:
     messages = [{"role": role, "content": text} for role, text in zip(_ROLES, pair, strict=True)]
-    if instruction := prompt_text(pooling_of(state), None, "prompt_name"):
+    if instruction := prompt_text(pooling_of(work.plan), None, "prompt_name"):
         messages.insert(0, {"role": "system", "content": instruction})
     text = template.render(messages, add_generation_prompt=True)
-    token_ids = state.tokenizer.encode(text, add_special_tokens=False)
+    token_ids = work.tokenizer.encode(text, add_special_tokens=False)
     if len(token_ids) > most:
         raise TooLongError(f"has {len(token_ids)} tokens, more than {most}")
     return Input(token_ids)
 
 
-def _cut_documents(state: ServerState, pairs: Sequence[Pair], most: int) -> list[Pair]:
+def _cut_documents(work: PoolingWork, pairs: Sequence[Pair], most: int) -> list[Pair]:
     """Cuts each document to its first tokens."""
-    encoder = InputEncoder(state.tokenizer)
+    encoder = InputEncoder(work.tokenizer)
     return [(query, encoder.text_of_first(document, most)) for query, document in pairs]
 
 

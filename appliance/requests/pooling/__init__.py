@@ -1,0 +1,1 @@
+"""Requests to models that pool: their inputs, and what is made of the numbers that come back."""
