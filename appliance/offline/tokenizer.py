@@ -92,7 +92,7 @@ class OfflineTokenizer:
         return self.convert_ids_to_tokens(self.encode(text, add_special_tokens=add_special_tokens))
 
     def get_vocab(self) -> dict[str, int]:
-        return self._tokenizer.backend.get_vocab(with_added_tokens=True)
+        return self._tokenizer.library.get_vocab(with_added_tokens=True)
 
     def convert_tokens_to_ids(self, tokens: str | Sequence[str]) -> int | list[int | None] | None:
         """Returns None for a token that the vocabulary does not have."""

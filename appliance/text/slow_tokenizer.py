@@ -18,7 +18,7 @@ class SlowTokenizer:
         self._tokenizer = tokenizer
         self.vocab_size: int = len(tokenizer)
         added: Mapping[int, Any] = tokenizer.added_tokens_decoder
-        self.special_tokens: dict[str, int] = {
+        self.special_tokens: Mapping[str, int] = {
             token.content: token_id for token_id, token in added.items() if token.special
         }
 

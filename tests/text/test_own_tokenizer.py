@@ -30,7 +30,7 @@ def test_it_does_what_the_text_layer_needs(letters: Tokenizer) -> None:
     assert letters.encode("a<end>", add_special_tokens=True) == [END, 97, END]
     assert letters.encode_continuation("ab") == [97, 98]
     assert letters.decode([97, END], skip_special_tokens=True) == "a"
-    assert (letters.vocab_size, letters.special_ids, letters.added_tokens) == (257, {END}, {END: "<end>"})
+    assert (letters.vocab_size, letters.special_ids, letters.added_tokens) == (257, frozenset([END]), {END: "<end>"})
     assert (letters.token_id("<end>"), letters.token_bytes(END), letters.token_text(97)) == (END, b"<end>", "a")
     assert letters.token_bytes(999) == b""
     assert letters.kind == f"{HERE}.Letters"
