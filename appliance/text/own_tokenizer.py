@@ -65,6 +65,9 @@ class OwnBackend:
     def get_vocab_size(self, with_added_tokens: bool = True) -> int:
         return self._size
 
+    def get_vocab(self, with_added_tokens: bool = True) -> dict[str, int]:
+        raise TokenizerError(f"{self.name}: it has no list of its tokens")
+
     def get_added_tokens_decoder(self) -> dict[int, AddedToken]:
         return {token_id: AddedToken(text, special=True) for token_id, text in self._special_texts.items()}
 
