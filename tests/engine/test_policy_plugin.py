@@ -12,6 +12,7 @@ from appliance.base.plugin_types import OpenSequence
 from appliance.base.plugins import PluginError
 from appliance.engine.core.ordering import AskPolicy
 from appliance.engine.core.scheduler import Scheduler
+from appliance.engine.messages import GenerateRequest
 from appliance.engine.policy_plugin import load_policy
 
 from .simulator import SPECULATION, Harness, generate
@@ -39,7 +40,8 @@ def random_policy(draws: Random, share_of_faults: float) -> AskPolicy:
 @settings(max_examples=60, deadline=None)
 def test_no_order_changes_a_token(kind: str, data: st.DataObject) -> None:
     config = data.draw(staged_configs() if kind == "stages" else configs())
-    traffic = [(at, request, None) for at, request, _ in data.draw(requests(config.policy == "priority"))]
+    drawn = data.draw(requests(config.policy == "priority"))
+    traffic: list[tuple[int, GenerateRequest, int | None]] = [(at, request, None) for at, request, _ in drawn]
     propose = guess if kind == "drafts" else lambda context, seed: []
     if kind == "drafts":
         config = replace(
@@ -55,8 +57,8 @@ def test_no_order_changes_a_token(kind: str, data: st.DataObject) -> None:
     assert own.scheduler.kv.pool.num_used == 0, "blocks leaked"
 
 
-def of_policy(ask: AskPolicy, **fields: object) -> Harness:
-    config = harness(**fields).scheduler.config
+def of_policy(ask: AskPolicy, **changes: object) -> Harness:
+    config = replace(harness().scheduler.config, **changes)  # type: ignore[arg-type] # free keywords
     return Harness(Scheduler(config, ask_policy=ask))
 
 

@@ -1,5 +1,6 @@
 """Methods of the operator's own on every rank: results in order, and failures that cost only their call."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -68,7 +69,7 @@ def test_without_a_class_nothing_is_called(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sizes", [("tensor=2",), ("pipeline=2",)])
-def test_every_rank_answers_in_order(spec_of, sizes: tuple[str, ...], tmp_path: Path) -> None:
+def test_every_rank_answers_in_order(spec_of: Callable[[str], Path], sizes: tuple[str, ...], tmp_path: Path) -> None:
     spread = tuple(f"parallelism.{each}" for each in sizes)
     plan = prepare(str(spec_of("llama")), (*TRUSTED, *spread), hardware=machine_with(4, tmp_path)).plan
     with InprocEngine.from_plan(plan) as engine:
@@ -82,7 +83,7 @@ def test_every_rank_answers_in_order(spec_of, sizes: tuple[str, ...], tmp_path: 
         assert says(engine) == before
 
 
-def test_a_rank_that_cannot_make_its_object_is_named(spec_of, tmp_path: Path) -> None:
+def test_a_rank_that_cannot_make_its_object_is_named(spec_of: Callable[[str], Path], tmp_path: Path) -> None:
     plan = prepare(str(spec_of("llama")), (*TRUSTED, "parallelism.tensor=2"), hardware=machine_with(4, tmp_path)).plan
     parallel = msgspec.structs.replace(plan.parallel, worker_extension_cls=f"{HERE}CannotBeMade")
     with pytest.raises((PluginError, RankStartError), match=r"CannotBeMade\(\) raised TypeError"):
