@@ -23,7 +23,7 @@ _WITH_STATES: Final = {"GatedDelta", "RgLru", "ShortConv", "StateSpace"}
 # By torch's own functions, in kernels/gpu/operators.
 BY_TORCH: Final = (BY_TRITON - _WITH_STATES) | {
     "AdapterEmbed", "AdapterExperts", "Add", "Copy", "GatedAdd", "Meet",
-    "Scale", "ScaleByWeight", "SoftCap",
+    "PlaceExperts", "Scale", "ScaleByWeight", "SoftCap",
 }  # fmt: skip
 
 

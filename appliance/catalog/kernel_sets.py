@@ -87,6 +87,11 @@ class KernelSetFacts(msgspec.Struct, frozen=True):
         return self.level is not None
 
     @property
+    def moves_experts(self) -> bool:
+        """True if experts can be put in other ranks while an engine serves."""
+        return self.level is not None
+
+    @property
     def links_ranks(self) -> bool:
         """True if ranks exchange columns as messages, so that they may be on several machines; else they share the
         memory of one."""

@@ -10,6 +10,7 @@ from appliance.base.environ import state_dir
 from appliance.base.errors import ApplianceError, ExitCode
 from appliance.base.units import format_size
 from appliance.deploy.adapters import adapter_status, adapter_text
+from appliance.deploy.experts import experts_status, experts_text
 from appliance.deploy.graphs import graphs_status
 from appliance.deploy.lock import owner_of
 from appliance.deploy.naming import find_deployment
@@ -70,6 +71,7 @@ def _status(state: DeploymentState) -> dict[str, Any]:
         body["replicas"] = replica_status(current.url)
         body["speculation"] = speculation_status(current.url)
         body["graphs"] = graphs_status(current.url)
+        body["experts"] = experts_status(current.url)
         body["sleep"] = sleep_status(current.url)
         body["new_weights"] = weights_status(current.url)
         body["swap"] = swap_status(current.url)
@@ -131,6 +133,7 @@ def _text(status: dict[str, Any]) -> str:
         "adapters": "; ".join(map(adapter_text, status.get("adapters", ()))) or None,
         "drafts": _drafts(status.get("speculation")),
         "graphs": _graphs(status.get("graphs")),
+        "experts": experts_text(status.get("experts")),
         "sleep": sleep_text(status.get("sleep")),
         "preempted": swap_text(status.get("swap")),
         "generation": status.get("generation"),

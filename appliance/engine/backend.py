@@ -22,6 +22,7 @@ from appliance.kernels.reports import WeightsReport
 from appliance.kernels.stage_inputs import StageInputs
 from appliance.loading.model import LoadedModel, ReadWeights, load_model
 from appliance.loading.modelled import load_modelled
+from appliance.loading.moved_experts import MovedExperts
 from appliance.loading.updates import WeightSource
 from appliance.models.facts import read_facts
 from appliance.models.outside import check_installed
@@ -48,6 +49,7 @@ class Backend:
     read_weights: ReadWeights | None = None  # as there
     stage: StageInputs | None = None  # as there
     source: WeightSource | None = None  # as there
+    experts: MovedExperts | None = None  # as there
 
 
 def load_backend(plan: EnginePlan, config: SchedulerConfig, progress: Progress) -> Backend:
@@ -69,10 +71,11 @@ def load_share(plan: EnginePlan, config: SchedulerConfig, share: Share | None, p
     if share is not None:
         placement = _placed(execution.placement, plan, share.number)
         execution = replace(execution, ranks=share.ranks, stage=share.stage, placement=placement)
+        execution = replace(execution, experts=plan.parallel.placing)
     loaded = _load(plan, facts, execution, progress)
     adapters = _adapters(plan, loaded, progress) if share is None or share.is_leader else None
     found = (loaded.executable, facts.geometry.vocab_size, loaded.weights, adapters, loaded.parts)
-    return Backend(*found, loaded.read_weights, loaded.stage, loaded.source)
+    return Backend(*found, loaded.read_weights, loaded.stage, loaded.source, loaded.experts)
 
 
 def _grouped(plan: EnginePlan, config: SchedulerConfig, progress: Progress) -> Backend:
@@ -80,7 +83,7 @@ def _grouped(plan: EnginePlan, config: SchedulerConfig, progress: Progress) -> B
 
     def load_own(share: Share) -> StageShare:
         own.append(load_share(plan, config, share, progress))
-        return StageShare(own[0].executable, share, own[0].stage, own[0].parts)
+        return StageShare(own[0].executable, share, own[0].stage, own[0].parts, own[0].experts)
 
     kind = RankGroup if plan.parallel.pipeline == 1 else StagedGroup
     group = kind.load(plan, config, load_own, progress)

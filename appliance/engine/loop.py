@@ -40,6 +40,7 @@ from appliance.engine.request_intake import RequestIntake
 from appliance.engine.runner import Runner
 from appliance.engine.sleep import REFUSAL, Sleep
 from appliance.engine.step import RowError, StepPlan, StepResult
+from appliance.engine.telling import with_told
 from appliance.engine.validation import SamplingLimits
 from appliance.engine.weight_changes import NO_UPDATES, WeightChanges, no_sleep
 from appliance.engine.weight_messages import UpdateWeights
@@ -374,10 +375,8 @@ class EngineLoop:
         return [*events, told, (client, UtilityResult(call_id=message.call_id, value=raw(self._sleep.stats)))]
 
     def _stats(self) -> EngineStats:
-        slept = None if self._sleep is None else self._sleep.stats
-        stats = self._scheduler.stats(self._clock())
-        weights = None if self._weights is None else self._weights.stats
-        return msgspec.structs.replace(stats, graphs=self._idle.graphs, sleep=slept, weights=weights)
+        told = with_told(self._scheduler.stats(self._clock()), self._idle, self._sleep, self._runner.executable)
+        return msgspec.structs.replace(told, weights=None if self._weights is None else self._weights.stats)
 
     def _events(self, outputs: Outputs) -> Events:
         if not outputs:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 import msgspec
 
 from appliance.engine.adapter_messages import AdaptersServed, AdapterStats
+from appliance.engine.expert_messages import ExpertStats
 from appliance.engine.extension_messages import ExtensionCall
 from appliance.engine.graph_messages import GraphStats
 from appliance.engine.sleep_messages import SleepLevel, SleepStats, SleepTag
@@ -343,6 +344,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     graphs: GraphStats | None = None  # None: none are planned
     sleep: SleepStats | None = None  # None: it cannot sleep
     weights: WeightStats | None = None  # None: they cannot be replaced
+    experts: ExpertStats | None = None  # None: they stay where they are
 
 
 class OutputBatch(msgspec.Struct, frozen=True, tag="outputs"):
@@ -375,10 +377,8 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class Fatal(msgspec.Struct, frozen=True, tag="fatal"):
-    """The engine is about to exit; every open request has been failed.
-
-    is_lasting: started again, it would fail in the same way, until somebody mends what `error` names.
-    """
+    """The engine is about to exit; every open request has been failed. is_lasting: started again, it would fail in the
+    same way, until somebody mends what `error` names."""
 
     error: str
     is_lasting: bool = False

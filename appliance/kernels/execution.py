@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from appliance.kernels.ranks import RankView
+from appliance.program.placement import IN_ORDER, ExpertPlacing
 from appliance.program.stages import Stage
 
 
@@ -64,7 +65,7 @@ class Graphs:
 @dataclass(frozen=True, slots=True)
 class Execution:
     """The arguments of binding a program, beside its weights. ranks: of a program that several ranks run together.
-    stage: of its layers, those that these ranks run; None: all."""
+    stage: of its layers, those that these ranks run; None: all. experts: where ranks have those of mixtures."""
 
     limits: ExecutionLimits
     numerics: Numerics
@@ -72,3 +73,4 @@ class Execution:
     graphs: Graphs = Graphs()
     ranks: RankView | None = None
     stage: Stage | None = None
+    experts: ExpertPlacing = IN_ORDER

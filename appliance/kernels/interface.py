@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from appliance.kernels.execution import Execution
+from appliance.kernels.expert_tables import ExpertTable
 from appliance.kernels.layout import CanonicalWeight
 from appliance.kernels.logits import Logits
 from appliance.kernels.packed_cache import PackedCache
@@ -316,6 +317,19 @@ class Moves(Protocol):
 
     def mover(self) -> BlockMover:
         """Returns what copies them, until the executable is closed."""
+
+
+@runtime_checkable
+class MovesExperts(Protocol):
+    """A set whose experts can be put in other places while no step runs."""
+
+    @property
+    def expert_tables(self) -> Mapping[int, ExpertTable]:
+        """The places of the experts of each mixture that has a PlaceExperts."""
+
+    def write_rows(self, name: str, start: int, rows: CanonicalWeight) -> None:
+        """Replaces rows of a bound matrix, or numbers of a vector, from `start` on. Raises BindError for rows of
+        another form."""
 
 
 @runtime_checkable

@@ -17,7 +17,7 @@ from appliance.checkpoint.identity import checkpoint_identity
 from appliance.checkpoint.reader import TensorSource, open_tensors
 from appliance.checkpoint.streamed import StreamedReader
 from appliance.kernels.execution import Execution
-from appliance.kernels.interface import Executable, KernelSet, Lending
+from appliance.kernels.interface import Executable, KernelSet, Lending, MovesExperts
 from appliance.kernels.layout import CanonicalWeight
 from appliance.kernels.packed_cache import MIN_BYTES, SPARE_BYTES, PackedCache
 from appliance.kernels.reports import WeightsReport
@@ -27,6 +27,7 @@ from appliance.layers.draft_spec import KeptStates
 from appliance.layers.program import CompiledDecoder
 from appliance.loading.base_weights import BaseWeights
 from appliance.loading.inventory import take_inventory
+from appliance.loading.moved_experts import MovedExperts
 from appliance.loading.random_tensors import RandomTensors
 from appliance.loading.sharded_weights import ShardedWeights, share_of
 from appliance.loading.updates import WeightSource
@@ -51,6 +52,7 @@ class LoadedModel(NamedTuple):
     read_weights: ReadWeights | None = None
     stage: StageInputs | None = None
     source: WeightSource | None = None  # None: it has a part of the weights
+    experts: MovedExperts | None = None  # of one of several ranks whose experts move
 
 
 class Lent(NamedTuple):
@@ -92,17 +94,21 @@ def load_model(
     if execution.ranks is None:
         base = None if places is None or not isinstance(places.base, BaseWeights) else places.base
         source = WeightSource(plan, facts, described, compiled, execution, base)
+    moved = None
+    if execution.experts.is_balanced and isinstance(executable, MovesExperts):
+        assert isinstance(share.weights, ShardedWeights), "experts move between ranks"
+        moved = MovedExperts(executable, share.program, share.weights.rows, again)
     if packed is not None and packed.report is not None:
-        return LoadedModel(executable, packed.report, places, share.parts, again, share.stage, source)
+        return LoadedModel(executable, packed.report, places, share.parts, again, share.stage, source, moved)
     seconds, size = time.monotonic() - started, executable.memory_bytes.get("weights", 0)
     report = WeightsReport(origin="checkpoint", seconds=seconds, size_bytes=size, reason="packed weights are not kept")
-    return LoadedModel(executable, report, places, share.parts, again, share.stage, source)
+    return LoadedModel(executable, report, places, share.parts, again, share.stage, source, moved)
 
 
 @contextmanager
 def _read_again(
     plan: EnginePlan, facts: ModelFacts, described: Described, compiled: CompiledDecoder, execution: Execution
-) -> Iterator[Mapping[str, CanonicalWeight]]:
+) -> Iterator[DecoderWeights]:
     """Opens the checkpoint of a model that was loaded. Raises like `load_model`."""
     inventory = take_inventory(described, facts, plan.precision)
     with _source(plan, facts, described) as reader:

@@ -15,7 +15,7 @@ from appliance.loading.weights import DecoderWeights
 from appliance.program.adapters import places_of
 from appliance.program.operators import Embed, StepProgram
 from appliance.program.shard_layout import Rows, Shard, ShardLayout
-from appliance.program.sharding import ShardedProgram, shard_program
+from appliance.program.sharding import ShardedProgram, WeightRows, shard_program
 from appliance.program.stages import Stage, stage_program
 
 
@@ -43,8 +43,8 @@ def share_of(
         return BoundShare(program, adapted, ShardedWeights(weights, ShardedProgram(program, {}, {})), {}, stage)
     shard = Shard(ranks.rank, ranks.num_ranks)
     layout = ShardLayout(adapted or program, shard)
-    with_places = None if adapted is None else shard_program(adapted, shard, layout)
-    own = shard_program(program, shard, layout)
+    with_places = None if adapted is None else shard_program(adapted, shard, layout, execution.experts)
+    own = shard_program(program, shard, layout, execution.experts)
     # Views and twins of one program are slots of the other as well, so both know all of them.
     slots, shared = layout.slots, layout.shared
     programs = [
@@ -95,12 +95,12 @@ class ShardedWeights(WeightPieces):
     def __getitem__(self, name: str) -> CanonicalWeight:
         if name not in self._rows:
             return self._whole[name]
-        source, rows = self._rows[name]
-        try:
-            self._whole.shape(source)
-        except (KeyError, IndexError):  # a table that is computed, or a vector
-            return _vector_of(self._whole[source], rows)
-        return self.piece(name, 0, _num_rows(rows))
+        return some_rows(self._whole, *self._rows[name])
+
+    @property
+    def rows(self) -> Mapping[str, WeightRows]:
+        """The rows of weights that are not whole."""
+        return self._rows
 
     @property
     def identity(self) -> str:
@@ -120,6 +120,15 @@ class ShardedWeights(WeightPieces):
             return self._whole.piece(name, start, stop)
         source, rows = self._rows[name]
         return _joined([self._whole.piece(source, *each) for each in _between(rows, start, stop)])
+
+
+def some_rows(whole: DecoderWeights, source: str, rows: Rows) -> CanonicalWeight:
+    """Returns some rows of a weight, or numbers of a vector."""
+    try:
+        whole.shape(source)
+    except (KeyError, IndexError):  # a table that is computed, or a vector
+        return _vector_of(whole[source], rows)
+    return _joined([whole.piece(source, *each) for each in rows])
 
 
 def _num_rows(rows: Rows) -> int:

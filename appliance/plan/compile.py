@@ -21,6 +21,7 @@ from appliance.plan.context import ContextRequest, config_overrides, request_con
 from appliance.plan.describe import describe_model
 from appliance.plan.draft_head import Head, find_head, kept_states
 from appliance.plan.draft_model import DraftingSizes, plan_draft_model
+from appliance.plan.expert_ranks import check_experts
 from appliance.plan.experts import plan_experts
 from appliance.plan.features import check_compatibility, refuse_unbuilt
 from appliance.plan.fit import with_suggestions
@@ -35,7 +36,7 @@ from appliance.plan.memory_needs import MemoryNeeds
 from appliance.plan.model import plan_model
 from appliance.plan.modelling import Modelled, plan_modelling
 from appliance.plan.overrides import with_config_overrides
-from appliance.plan.parallel import check_collectives, check_experts, plan_parallel, share_program
+from appliance.plan.parallel import check_collectives, plan_parallel, share_program
 from appliance.plan.parallel_types import ParallelPlan
 from appliance.plan.pooling import described_pooling, plan_pooling
 from appliance.plan.precision import plan_precision
@@ -116,7 +117,7 @@ def run_passes(inputs: PlanInputs) -> Outcome:
     model = msgspec.structs.replace(
         plan_model(inputs, context, modelled, ledger),
         max_model_len=planned.max_model_len,
-        experts=check_experts(parallel, plan_experts(program, ledger), ledger),
+        experts=check_experts(parallel, plan_experts(program, ledger), ledger, has_adapters=needs.adapters is not None),
         **_of_heads(pooling, head),
     )
     plan = EnginePlan(

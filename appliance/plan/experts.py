@@ -6,7 +6,7 @@ from appliance.catalog.formats import F32
 from appliance.plan.ledger import Ledger
 from appliance.plan.program import PlannedProgram
 from appliance.plan.types import ExpertsPlan
-from appliance.program.routing import Experts
+from appliance.program.routing import Experts, PlaceExperts
 
 MAX_EXPERTS = 1024  # kernels/cpu/experts.h
 
@@ -21,8 +21,9 @@ def plan_experts(program: PlannedProgram, ledger: Ledger) -> ExpertsPlan | None:
     names = {name for op in mixtures for name in op.named(op.matrices)}
     size = sum(program.sizes[name] for name in names if name in program.sizes)
     first = mixtures[0]
+    placed = [op for op in program.operators.get(PlaceExperts, ()) if isinstance(op, PlaceExperts)]
     return ExpertsPlan(
-        num_experts=first.num_experts,
+        num_experts=next((op.num_experts for op in placed), first.num_experts),
         num_chosen=first.num_chosen,
         num_layers=len(mixtures),
         size_bytes=size,

@@ -11,7 +11,7 @@ from appliance.plan.types import LoadingPlan
 def plan_loading(inputs: PlanInputs, kernels: KernelSetFacts, parallel: ParallelPlan, ledger: Ledger) -> LoadingPlan:
     loading = inputs.spec.loading
     return LoadingPlan(
-        keep_packed=loading.keep_packed and inputs.model.format != "dummy",  # random weights are made anew
+        keep_packed=_keep_packed(inputs, ledger),
         packed_dir=inputs.files.packed_dir,
         packed_max_bytes=int(loading.packed_size),
         packed_access=loading.packed_access,
@@ -34,3 +34,12 @@ def _max_loading(inputs: PlanInputs, kernels: KernelSetFacts, parallel: Parallel
         return None
     return ledger.take("loading.max_loading_ranks", path, wanted, f"{min(wanted, parallel.num_ranks)} of "
                        f"{parallel.num_ranks} ranks load at once")  # fmt: skip
+
+
+def _keep_packed(inputs: PlanInputs, ledger: Ledger) -> bool:
+    if not inputs.spec.loading.keep_packed or inputs.model.format == "dummy":  # random weights are made anew
+        return False
+    if inputs.spec.parallelism.enable_eplb:
+        reason = "experts move (parallelism.enable_eplb), so what a rank has packed does not stay as it was kept"
+        return ledger.decide("loading.keep_packed", False, "computed", reason)
+    return True

@@ -3,12 +3,13 @@
 from typing import Any
 
 from appliance.catalog.kernel_sets import DeviceKind, KernelSetFacts
+from appliance.plan.balancer import planned_placing
+from appliance.plan.expert_fields import expert_fields
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import Ledger
 from appliance.plan.parallel_types import ParallelPlan
 from appliance.plan.program import PlannedProgram
 from appliance.plan.replicas import plan_replicas, ranks_here
-from appliance.plan.types import ExpertsPlan
 from appliance.program.head_cuts import UncutError
 from appliance.program.stages import even_layers
 
@@ -25,6 +26,7 @@ def plan_parallel(inputs: PlanInputs, ledger: Ledger) -> ParallelPlan:
         pipeline=ledger.take("parallel.pipeline", "parallelism.pipeline", spec.pipeline),
         data=ledger.take("parallel.data", "parallelism.data", spec.data),
         expert=spec.expert,
+        **expert_fields(inputs, ledger),
         layers=_layers(inputs, ledger),
         backend=_backend(inputs, ledger),
         distributed_timeout_s=float(spec.distributed_timeout),
@@ -46,24 +48,6 @@ def check_collectives(inputs: PlanInputs, kernels: KernelSetFacts, ledger: Ledge
     else:
         message = f"ranks of {kernels.name} exchange through memory that they share, and there is no vendor's library"
         ledger.refuse(path, RULE, message, allowed="false", hint=hint)
-
-
-def check_experts(parallel: ParallelPlan, experts: ExpertsPlan | None, ledger: Ledger) -> ExpertsPlan | None:
-    """Returns the experts. Refuses to spread them over ranks where the model has none, or there is more than one
-    replica; else says which each rank has."""
-    path, hint = "parallelism.expert", "write expert: false"
-    if not parallel.expert:
-        return experts
-    if experts is None:
-        ledger.refuse(path, RULE, "the model has no experts that ranks could share", hint=hint)
-    elif parallel.data > 1:
-        ledger.refuse(path, RULE, "experts are not spread over replicas in this version", hint=f"{hint}, or data: 1")
-    else:
-        each = -(-experts.num_experts // parallel.tensor)
-        ledger.decide(
-            "parallel.experts_per_rank", each, "computed", f"whole experts of {experts.num_experts}, in order"
-        )
-    return experts
 
 
 def _layers(inputs: PlanInputs, ledger: Ledger) -> tuple[int, ...]:
@@ -153,7 +137,7 @@ def share_program(program: PlannedProgram, parallel: ParallelPlan, ledger: Ledge
     if ranks == 1:
         return program
     try:
-        shared = program.share(ranks)
+        shared = program.share(ranks, planned_placing(program, parallel, ledger))
     except UncutError as error:
         possible = [n for n in range(1, ranks) if _can_share(program, n)]
         message = f"{ranks} tensor ranks cannot share this model: {error}"

@@ -22,6 +22,7 @@ from appliance.program.arena import Liveness
 from appliance.program.fusion import gates_of_linears, is_input_of_linear
 from appliance.program.head import screened_head
 from appliance.program.operators import Linear, Operator, StepProgram
+from appliance.program.placement import IN_ORDER, ExpertPlacing
 from appliance.program.shard_layout import Shard
 from appliance.program.sharding import WeightRows, shard_program
 from appliance.program.slots import Extent
@@ -52,12 +53,12 @@ class PlannedProgram:
     stages: "tuple[PlannedProgram, ...]" = ()  # what each pipeline stage has of it; none if there is one
     is_stage: bool = False
 
-    def share(self, num_ranks: int) -> "PlannedProgram":
+    def share(self, num_ranks: int, placing: ExpertPlacing = IN_ORDER) -> "PlannedProgram":
         """Returns what the first of several ranks has of it. Raises UncutError if ranks cannot share it."""
         if num_ranks == 1 or self.is_outline:
             return self
-        sharded = shard_program(self.program, Shard(0, num_ranks))
-        stages = tuple(stage.share(num_ranks) for stage in self.stages)
+        sharded = shard_program(self.program, Shard(0, num_ranks), placing=placing)
+        stages = tuple(stage.share(num_ranks, placing) for stage in self.stages)
         return replace(self._part(sharded.program, sharded.rows), num_ranks=num_ranks, stages=stages)
 
     def in_stages(self, layers: tuple[int, ...]) -> "PlannedProgram":

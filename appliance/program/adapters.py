@@ -1,6 +1,6 @@
 """Changes that adapters make to linear maps, embeddings and experts, for the sequences that have one."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -112,6 +112,13 @@ class AdapterExperts(Experts, frozen=True):
         one = sum(sum(place.widths) + len(place.parts) * place.in_width for place in self.places()[:2])
         added = 2 * self.max_rank * self.num_chosen * one * self.num_own // self.num_experts
         return msgspec.structs.replace(work, row_operations=work.row_operations + added)
+
+
+def with_parts_of(op: AdapterExperts, experts: Sequence[int]) -> AdapterExperts:
+    """Returns the experts with the places for adapters of some of them alone, in this order."""
+    each = len(op.inner_parts) // len(op.down_parts)
+    inner = tuple(op.inner_parts[each * expert + part] for expert in experts for part in range(each))
+    return msgspec.structs.replace(op, inner_parts=inner, down_parts=tuple(op.down_parts[each] for each in experts))
 
 
 Adapted = AdapterLinear | AdapterEmbed | AdapterExperts

@@ -57,7 +57,8 @@ class Experts(Record, frozen=True):
     numbers, in the order of the rows. A row rounds alike in every batch, as a Linear's.
 
     own: of a rank, its experts, from the first up to before the last; weights and biases are theirs alone. Then out is
-    [rows, k * D], for each choice of a row the output of its expert before the factor, where the rank has the expert.
+    [rows, k * D], for each choice of a row the output of its expert before the factor, where the rank has the expert;
+    and the choices of a row need not be in order, so that they may be places (PlaceExperts) of which num_experts are.
     """
 
     doc = "the chosen experts of each token, and their weighted sum"
@@ -113,6 +114,14 @@ class Experts(Record, frozen=True):
         )
 
 
+def rows_an_expert(op: Experts) -> dict[str, tuple[str, int]]:
+    """Returns by field the name of each weight and bias, and how many rows of it an expert has."""
+    inner = op.width * (2 if op.is_gated and op.gate is None else 1)
+    heights = {"gate": op.width, "up": inner, "down": op.out_width}
+    fields = ((field, height) for each, height in heights.items() for field in (each, f"{each}_bias"))
+    return {field: (name, height) for field, height in fields if (name := getattr(op, field)) is not None}
+
+
 class MixExperts(Record, frozen=True):
     """out[t] = sum over i of factors[t, i] * x[t, i * D : (i + 1) * D], in order; weigh_input: without the factors, as
     the inputs had them."""
@@ -123,6 +132,23 @@ class MixExperts(Record, frozen=True):
     factors: Slot
     out: Slot
     weigh_input: bool = False
+
+
+class PlaceExperts(Record, frozen=True):
+    """out[t, i] = a place of the expert e = experts[t, i]: of those where it is, in rising order, number (t + e) modulo
+    how many there are. So the copies of an expert share its rows evenly, and which copy computes a row changes nothing.
+
+    placed: the expert of each place, when the program is bound. mixture: its number among those of the program, by
+    which places are changed later; programs over the same weights have the same ones.
+    """
+
+    doc = "the places where the chosen experts of each token are"
+
+    experts: Slot
+    out: Slot
+    num_experts: int
+    placed: tuple[int, ...]
+    mixture: int
 
 
 class GatedAdd(Record, frozen=True):

@@ -39,6 +39,7 @@ class ShardLayout:
         }
         self._views: dict[Span, Slot] = {}
         self._twins: dict[tuple[str, int], Slot] = {}
+        self._places: dict[tuple[str, int], Slot] = {}
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -91,6 +92,14 @@ class ShardLayout:
             self._twins[key] = self._add(Slot(0, span.slot.extent, span.width))
             self.kinds[self._twins[key].index] = "shared"
         return self._twins[key]
+
+    def places_slot(self, experts: Slot) -> Slot:
+        """Returns a private slot for the places of a row's experts, one for all mixtures that choose as many."""
+        key = (experts.extent, experts.width)
+        if key not in self._places:
+            self._places[key] = self._add(replace(experts, base=None, start=0))
+            self.kinds[self._places[key].index] = "private"
+        return self._places[key]
 
     def _add(self, slot: Slot) -> Slot:
         added = replace(slot, index=len(self._slots))

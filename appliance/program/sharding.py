@@ -2,16 +2,16 @@
 
 A rank computes some rows of every matrix, and some heads of every attention, whole. No sum is divided, so its numbers
 are those of a rank alone, to the bit. Where an operator reads what several ranks have computed, a `Gather` stands
-before it. Experts are a rank's own or another's, whole, and so are rows of tables of embeddings. Recurrent states are
-divided by heads or columns. Norms and routers, which read whole rows, are computed by every rank.
+before it. Experts are a rank's own or another's, whole, and so are rows of tables of embeddings. States are divided by
+heads or columns. Norms and routers, which read whole rows, are computed by every rank.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from appliance.program.adapters import AdapterExperts, AdapterLinear
+from appliance.program.adapters import AdapterExperts, AdapterLinear, with_parts_of
 from appliance.program.attention import HeadLinear
 from appliance.program.cuts import alike, head_cuts, touches
 from appliance.program.head_cuts import COLUMN_UNIT, Cut, even_cut
@@ -30,9 +30,10 @@ from appliance.program.operators import (
     StepProgram,
     WholeAttention,
 )
+from appliance.program.placement import IN_ORDER, ExpertPlaces, ExpertPlacing, rows_of_experts
 from appliance.program.ranks import Gather, Meet
-from appliance.program.routing import Experts, MixExperts
-from appliance.program.shard_layout import Rows, Shard, ShardLayout
+from appliance.program.routing import Experts, MixExperts, PlaceExperts, rows_an_expert
+from appliance.program.shard_layout import Rows, Shard, ShardLayout, joined
 from appliance.program.slots import Slot, Span, whole
 from appliance.program.state_cuts import own_state
 from appliance.program.states import GatedDelta, RgLru, ShortConv, StateShape, StateSpace
@@ -54,22 +55,24 @@ class ShardedProgram(NamedTuple):
     parts: Mapping[str, tuple[int, int]]
 
 
-def shard_program(program: StepProgram, shard: Shard, layout: ShardLayout | None = None) -> ShardedProgram:
+def shard_program(
+    program: StepProgram, shard: Shard, layout: ShardLayout | None = None, placing: ExpertPlacing = IN_ORDER
+) -> ShardedProgram:
     """Returns the program of one rank. All ranks have the same operators in the same order, but for their widths.
 
     layout: of another program with the same slots and more operators, with which this one shares its memory.
 
-    Raises UncutError if heads or columns cannot be shared by so many ranks.
+    Raises UncutError if heads, columns or experts cannot be shared by so many ranks.
     """
-    return _Sharder(program, shard, layout or ShardLayout(program, shard)).shard()
+    return _Sharder(program, shard, layout or ShardLayout(program, shard), placing).shard()
 
 
 _Headed = PagedAttention | WholeAttention | HeadLinear
 
 
 class _Sharder:
-    def __init__(self, program: StepProgram, shard: Shard, layout: ShardLayout) -> None:
-        self._given, self._shard, self._layout = program, shard, layout
+    def __init__(self, program: StepProgram, shard: Shard, layout: ShardLayout, placing: ExpertPlacing) -> None:
+        self._given, self._shard, self._layout, self._placing = program, shard, layout, placing
         self._operators: list[Operator] = []
         self._rows: dict[str, WeightRows] = {}
         self._parts: dict[str, tuple[int, int]] = {}
@@ -248,34 +251,38 @@ class _Sharder:
         """Emits a rank's own experts, what is known of the others', and the sum."""
         for slot in (op.x, op.experts, op.factors):
             self._know(slot)
-        cut = even_cut(op.num_experts, self._shard.num_ranks)
-        own = cut[self._shard.rank]
+        places, rank = self._placing.places(op.num_experts, self._shard.num_ranks), self._shard.rank
         outputs = self._layout.twin(Span(op.out, 0, op.num_chosen * op.out.width))
-        inner = op.width * (2 if op.is_gated and op.gate is None else 1)
-        rows = {"gate": op.width, "up": inner, "down": op.out.width}
         names = {
-            field: self._some(name, ((own[0] * size, own[1] * size),), op.num_experts * size)
-            for weight, size in rows.items()
-            for field in (weight, f"{weight}_bias")
-            if (name := getattr(op, field)) is not None
+            field: self._some(name, joined(rows_of_experts(places.of(rank), size)), op.num_experts * size)
+            for field, (name, size) in rows_an_expert(op).items()
         }
         self._wait_for_readers(outputs)
-        self._operators.append(self._own_experts(replace(op, **names, out=outputs, own=own)))
-        self._operators.append(Gather(whole(outputs), (*(start for start, _ in cut), op.num_experts), op.experts))
+        chosen, own = self._placed(op, places), (places.starts[rank], places.starts[rank + 1])
+        made = replace(op, **names, experts=chosen, num_experts=len(places.experts), out=outputs, own=own)
+        self._operators.append(self._own_experts(made, places.of(rank)))
+        self._operators.append(Gather(whole(outputs), places.starts, chosen))
         self._being_read = {outputs.index}
         self._know(op.out)
         self._operators.append(MixExperts(outputs, op.factors, op.out, op.weigh_input))
 
-    def _own_experts(self, op: Experts) -> Experts:
+    def _placed(self, op: Experts, places: ExpertPlaces) -> Slot:
+        """Returns the slot of the places of the chosen experts, after emitting what finds them."""
+        if self._placing.is_in_order:
+            return op.experts
+        out = self._layout.places_slot(op.experts)
+        number = sum(isinstance(each, PlaceExperts) for each in self._operators)
+        self._operators.append(PlaceExperts(op.experts, out, op.num_experts, places.experts, number))
+        return out
+
+    def _own_experts(self, op: Experts, experts: Sequence[int]) -> Experts:
         """Leaves of the places for adapters those of a rank's own experts."""
-        if not isinstance(op, AdapterExperts) or op.own is None:
+        if not isinstance(op, AdapterExperts):
             return op
-        first, last = op.own
-        each = len(op.inner_parts) // op.num_experts
-        inner, down = op.inner_parts[first * each : last * each], op.down_parts[first:last]
-        others = {*op.inner_parts, *op.down_parts} - {*inner, *down}
-        self._parts |= dict.fromkeys(others, (0, 0))
-        return replace(op, inner_parts=inner, down_parts=down)
+        made = with_parts_of(op, experts)
+        own = {*made.inner_parts, *made.down_parts}
+        self._parts |= dict.fromkeys({*op.inner_parts, *op.down_parts} - own, (0, 0))
+        return made
 
     def _own_heads(self, op: KvWrite | _Headed | GatedDelta | StateSpace) -> dict[str, Span]:
         """Returns a rank's own columns of the spans that are read by heads."""

@@ -8,6 +8,7 @@ from appliance.engine.adapter_messages import AdapterReport
 from appliance.engine.messages import EngineStats, RequestTimes
 from appliance.service.adapter_metrics import info_labels, request_labels
 from appliance.service.counted import CountedHistogram
+from appliance.service.expert_metrics import EXPERT_GAUGES, expert_counts, expert_gauges
 from appliance.service.figure import Figure
 from appliance.service.sleep_metrics import sleep_gauges
 from appliance.service.speculation_metrics import speculation_counts
@@ -18,7 +19,7 @@ ENGINE_GAUGES = (
     "requests_running", "requests_waiting", "kv_cache_usage_ratio", "kv_cache_touched_bytes",
     "state_snapshots_kept", "graphs_captured", "graphs_planned", "graph_capture_seconds", "engine_ready",
     "weights_version",
-    *SWAP_GAUGES,
+    *EXPERT_GAUGES, *SWAP_GAUGES,
 )  # fmt: skip
 
 
@@ -94,7 +95,9 @@ class EngineMetrics:
             self._set("graphs_captured", stats.graphs.num_captured)
             self._set("graphs_planned", stats.graphs.num_planned)
             self._set("graph_capture_seconds", stats.graphs.seconds)
-        for name, value in _counters(stats).items():
+        for name, value in expert_gauges(stats.experts).items():
+            self._set(name, value)
+        for name, value in (_counters(stats) | dict(expert_counts(stats.experts))).items():
             self._count(name, value)
         if stats.adapters is not None:
             self._figures["lora_requests_info"].clear(self.engine)

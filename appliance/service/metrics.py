@@ -17,6 +17,7 @@ from appliance.plan.types import AdaptersPlan, EnginePlan
 from appliance.service.adapter_metrics import ADAPTER_METRICS, OF_ADAPTERS
 from appliance.service.counted import CountedHistogram
 from appliance.service.engine_metrics import EngineMetrics, Planned
+from appliance.service.expert_metrics import EXPERT_METRICS
 from appliance.service.figure import Figure, names_of
 from appliance.service.metric import Metric
 from appliance.service.sleep_metrics import SLEEP_METRICS
@@ -71,6 +72,7 @@ _OF_ENGINES: tuple[Metric, ...] = (
     *SWAP_METRICS,
     *SLEEP_METRICS,
     *WEIGHT_METRICS,
+    *EXPERT_METRICS,
     *ADAPTER_METRICS,
     Metric("engine_ready", "gauge", "1 when the engine takes requests"),
     Metric("engine_restarts", "counter", "Times the engine was started again after a failure"),

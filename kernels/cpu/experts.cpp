@@ -84,7 +84,8 @@ class Mixture {
       for (int i = 0; i < chosen_; ++i) {
         const int expert = experts_of(row)[i];
         require(expert >= 0 && expert < op_.num_experts, "experts: a row chose one that is not there");
-        require(i == 0 || expert > experts_of(row)[i - 1], "experts: those of a row are not in ascending order");
+        const bool is_in_order = i == 0 || expert > experts_of(row)[i - 1];  // in which they are added, unless they stay apart
+        require(is_in_order || op_.is_apart != 0, "experts: those of a row are not in ascending order");
         ++starts_[expert + 1];
       }
     }
@@ -310,6 +311,22 @@ void run_mix_experts(appl_pool& pool, const appl_mix_experts& op, int rows) {
       }
     }
   });
+}
+
+// By one thread: a choice takes a few nanoseconds, and the expert that it chose far more.
+void run_place_experts(const appl_place_experts& op, int rows) {
+  for (int row = 0; row < rows; ++row) {
+    const auto* const experts = reinterpret_cast<const int32_t*>(row_of(op.experts, row));
+    auto* const out = reinterpret_cast<int32_t*>(row_of(op.out, row));
+    for (int i = 0; i < op.experts.width; ++i) {
+      const int expert = experts[i];
+      require(expert >= 0 && expert < op.num_experts, "place_experts: a row chose an expert that is not there");
+      const int first = op.starts[expert], copies = op.starts[expert + 1] - first;
+      require(first >= 0 && copies > 0 && first + copies <= op.num_places, "place_experts: an expert has no place");
+      out[i] = op.places[first + (row + expert) % copies];
+      ++op.loads[expert];
+    }
+  }
 }
 
 void run_adapter_experts(appl_pool& pool, const appl_adapter_experts& op, const AdapterRows& adapted, const ExpertsShape& shape, int rows,

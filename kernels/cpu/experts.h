@@ -44,4 +44,7 @@ void run_adapter_experts(appl_pool& pool, const appl_adapter_experts& op, const 
 // Sums outputs that lie apart, as run_experts sums its own.
 void run_mix_experts(appl_pool& pool, const appl_mix_experts& op, int rows);
 
+// Finds a place for each choice of each row, and counts the choices. Throws Error for an expert or a place out of range.
+void run_place_experts(const appl_place_experts& op, int rows);
+
 }  // namespace appl

@@ -505,6 +505,7 @@ void appl_program::execute(const Bound& bound, const appl_step& step) {
                                    scratch<float>());
     case APPL_OP_RG_LRU: return appl::run_rg_lru(pool_, as.rg_lru, states_[size_t(as.rg_lru.state)], step);
     case APPL_OP_MIX_EXPERTS: return appl::run_mix_experts(pool_, as.mix_experts, rows(as.mix_experts.x));
+    case APPL_OP_PLACE_EXPERTS: return appl::run_place_experts(as.place_experts, rows(as.place_experts.experts));
     case APPL_OP_GATHER:
     case APPL_OP_MEET: return appl::run_meeting(as.meeting);
     default: return;

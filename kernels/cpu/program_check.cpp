@@ -174,6 +174,13 @@ void check_mix_experts(const appl_mix_experts& op) {
   require(op.x.width == op.factors.width * op.out.width, "mix_experts: the input is not as many outputs wide as there are factors");
 }
 
+void check_place_experts(const appl_place_experts& op) {
+  check_same_rows(op.experts, op.out);
+  check_same_shape(op.experts, op.out);
+  require(op.starts != nullptr && op.places != nullptr && op.loads != nullptr, "place_experts: a table is missing");
+  require(op.num_experts > 0 && op.num_places >= op.num_experts, "place_experts: fewer places than experts");
+}
+
 void check_position_scale(const appl_position_scale& op) {
   check_span(op.x);
   require(op.x.extent == APPL_TOKENS && op.length > 0 && op.offset >= 0, "scale_by_position: needs token rows and a length");
@@ -290,6 +297,7 @@ void check_operator(const appl_operator& op, const std::vector<KvLayer>& layers,
     case APPL_OP_STATE_SPACE: return check_state_space(op.as.state_space, states);
     case APPL_OP_RG_LRU: return check_rg_lru(op.as.rg_lru, states);
     case APPL_OP_MIX_EXPERTS: return check_mix_experts(op.as.mix_experts);
+    case APPL_OP_PLACE_EXPERTS: return check_place_experts(op.as.place_experts);
     case APPL_OP_GATHER: check_span(op.as.meeting.x); return check_meeting(op.as.meeting);
     case APPL_OP_MEET: return check_meeting(op.as.meeting);
     case APPL_OP_SCALE: return check_span(op.as.scale.x);
@@ -354,6 +362,7 @@ Written written_by(const appl_operator& op) {
     case APPL_OP_STATE_SPACE: return {{op.as.state_space.out, {}}, 1};
     case APPL_OP_RG_LRU: return {{op.as.rg_lru.out, {}}, 1};
     case APPL_OP_MIX_EXPERTS: return {{op.as.mix_experts.out, {}}, 1};
+    case APPL_OP_PLACE_EXPERTS: return {{op.as.place_experts.out, {}}, 1};
     case APPL_OP_GATHER: return {{op.as.meeting.x, {}}, 1};
     default: return {{}, 0};
   }

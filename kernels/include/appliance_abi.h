@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 #define APPL_PACKED_VERSION 2 /* increased when the panels of any weight change */
-#define APPL_ABI_VERSION 23
+#define APPL_ABI_VERSION 24
 #define APPL_MAX_STREAMS 8
 #define APPL_MAX_RANKS 63
 #define APPL_EXPORT __attribute__((visibility("default")))
@@ -283,6 +283,16 @@ typedef struct {
   int32_t reserved;
 } appl_mix_experts;
 
+/* The place of each choice of a row: of the places of its expert e, from places[starts[e]] on, number (row + e) modulo how many there are.
+ * Their owner may change tables and counters between steps. */
+typedef struct {
+  appl_span experts, out;  /* int32: experts as they were chosen, and places */
+  const int32_t* starts;   /* one an expert, and num_places */
+  const int32_t* places;   /* num_places of them */
+  int64_t* loads;          /* one an expert: the rows that chose it are added */
+  int32_t num_experts, num_places;
+} appl_place_experts;
+
 typedef struct {
   appl_span x, gate, out;
 } appl_gated_add;
@@ -415,6 +425,7 @@ typedef struct {
     appl_adapter_experts adapter_experts;
     appl_meeting meeting;
     appl_mix_experts mix_experts;
+    appl_place_experts place_experts;
   } as;
 } appl_operator;
 

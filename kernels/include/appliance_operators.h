@@ -40,7 +40,8 @@ typedef enum {
   APPL_OP_GATHER = 34,            /* make the columns of all ranks known to each */
   APPL_OP_MEET = 35,              /* wait for all ranks */
   APPL_OP_MIX_EXPERTS = 36,       /* the weighted sum of what the experts of each token gave */
-  APPL_OP_COUNT = 37,
+  APPL_OP_PLACE_EXPERTS = 37,     /* the places where the chosen experts of each token are */
+  APPL_OP_COUNT = 38,
 } appl_operator_kind;
 
 #endif

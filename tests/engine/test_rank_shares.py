@@ -41,11 +41,13 @@ def test_adapters_of_experts_are_those_of_one_rank(spec_of: Callable[[str], Path
     write_adapter(tmp_path / "adapter.gguf", "llama", 8, tensors)
     lora = f"lora={{max_loras: 1, max_rank: 8, adapters: [{{name: a, source: {tmp_path / 'adapter.gguf'}}}]}}"
     found = []
-    for overrides in ((), ("parallelism.tensor=2",)):
+    round_robin = "parallelism.expert_placement_strategy=round_robin"
+    for overrides in ((), ("parallelism.tensor=2",), ("parallelism.tensor=2", round_robin)):
         with engine_of(spec, lora, *overrides) as engine:
             found.append([answers(engine, 1, adapter=adapter) for adapter in (None, "a")])
     assert found[0][0] != found[0][1]
     assert found[1] == found[0]
+    assert found[2] == found[0]
 
 
 @pytest.mark.parametrize("spread", ["parallelism.tensor=2", "parallelism.pipeline=2"])

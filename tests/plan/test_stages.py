@@ -7,6 +7,7 @@ import pytest
 from appliance.base.errors import SpecError
 from appliance.plan.prepare import prepare
 from appliance.plan.types import EnginePlan
+from appliance.program.placement import ExpertPlacing
 from tests.models.tiny import make_tiny
 from tests.plan.machines import MODEL, load, plan
 
@@ -95,7 +96,7 @@ def test_experts_are_spread_where_there_are_some(spec: Path, tmp_path: Path) -> 
     assert each * 2 == plan.model.experts.num_experts
     with pytest.raises(SpecError, match="has no experts"):
         plan_of(spec, *spread)
-    with pytest.raises(SpecError, match="not spread over replicas"):
+    with pytest.raises(SpecError, match="and not over replicas"):
         plan_of(mixture, "parallelism.data=2", "parallelism.expert=true")
 
 
@@ -105,3 +106,54 @@ def test_ranks_exchange_by_the_vendor_s_library_where_there_is_one() -> None:
     assert [each.value for each in found.decisions if each.path == "parallel.collectives"] == ["library"]
     with pytest.raises(SpecError, match="memory that they share"):
         plan(load(MODEL, wish))
+
+
+def test_experts_are_placed_where_there_are_some(spec: Path, tmp_path: Path) -> None:
+    make_tiny("qwen2_moe", tmp_path / "model")
+    mixture = tmp_path / "spec.yaml"
+    mixture.write_text(SPEC.format(source=tmp_path / "model"))
+    strategy = "parallelism.expert_placement_strategy=round_robin"
+    plan = plan_of(mixture, "parallelism.tensor=2", strategy)
+    assert plan.parallel.placing == ExpertPlacing("round_robin")
+    (reason,) = (decision.reason for decision in plan.decisions if decision.path == "parallel.experts_per_rank")
+    assert "one after the other" in reason
+    in_order = plan_of(mixture, "parallelism.tensor=2")
+    weights = [
+        [item.size_bytes for item in each.memory[0].items if item.name == "weights"] for each in (plan, in_order)
+    ]
+    assert weights[0] == weights[1]
+    with pytest.raises(SpecError, match="there is one"):
+        plan_of(mixture, strategy)
+    with pytest.raises(SpecError, match="has no experts"):
+        plan_of(spec, "parallelism.tensor=2", strategy)
+
+
+def test_experts_move_where_they_can(spec: Path, tmp_path: Path) -> None:
+    make_tiny("mixtral", tmp_path / "model")
+    mixture = tmp_path / "spec.yaml"
+    mixture.write_text(SPEC.format(source=tmp_path / "model"))
+    moves = ("parallelism.tensor=2", "parallelism.expert=true", "parallelism.enable_eplb=true")
+    whole = plan_of(mixture, "parallelism.tensor=2")
+    assert whole.model.experts is not None
+    copies = whole.model.experts.num_experts  # so that each rank has all
+    plan = plan_of(mixture, *moves, f"parallelism.num_redundant_experts={copies}")
+    assert plan.parallel.placing == ExpertPlacing("linear", copies, is_balanced=True)
+    assert not plan.loading.keep_packed
+    values = {decision.path: decision.value for decision in plan.decisions}
+    assert values["parallel.experts_per_rank"] == copies
+    assert plan.model.experts is not None
+    assert plan.model.experts.num_experts == copies
+    assert values["parallel.redundant_bytes"] == plan.model.experts.size_bytes // 2 > 0
+    assert values["parallel.move_bytes"] == plan.model.experts.size_bytes // plan.model.experts.num_layers
+    refused = {
+        "do not share out evenly": (*moves, "parallelism.num_redundant_experts=1"),
+        "not of reference": (*moves, "hardware.kernels.kernel_set=reference"),
+        "by their load": (*moves, "parallelism.expert_placement_strategy=round_robin"),
+        "take along what adapters": (*moves, "lora={max_loras: 1, max_rank: 8}"),
+    }
+    for message, overrides in refused.items():
+        with pytest.raises(SpecError, match=message):
+            plan_of(mixture, *overrides)
+    unused = plan_of(mixture, "parallelism.eplb_window_size=7")
+    (reason,) = (each.reason for each in unused.decisions if each.path == "parallel.eplb_window_size")
+    assert "changes nothing" in reason

@@ -27,6 +27,7 @@ from appliance.engine.ranks.messages import (
     Loaded,
     Loading,
     Move,
+    MoveExperts,
     Prefault,
     PutAdapter,
     RankCalled,
@@ -87,6 +88,8 @@ class Follower:
                 self._own.put_adapter(slot, message.unpacked())
             case DropAdapter(slot):
                 self._own.drop_adapter(slot)
+            case MoveExperts(mixture, placed) if self._own.experts is not None:
+                self._own.experts.move(mixture, tuple(placed))
             case Move(stores, loads) if self._swap is not None:
                 self._say(RankMoved(sorted(self._swap.move(stores, loads).unloaded)))
             case CallExtension(call) if self._extension is not None:
@@ -170,7 +173,7 @@ def _serve(link: Link, first: Load) -> None:
     loaded = load_share(first.plan, config, share, lambda *phase: link.say(Loading(*phase)))
     places = (config.num_swap_places, config.num_state_places)
     swap = SwapMemory(loaded.executable, *places) if config.num_swap_places else None
-    own = StageShare(loaded.executable, share, loaded.stage, loaded.parts)
+    own = StageShare(loaded.executable, share, loaded.stage, loaded.parts, loaded.experts)
     follower = Follower(own, share, swap, link.say, load_extension(first.plan, loaded.executable, first.rank))
     few_logits = loaded.executable.few_logits if isinstance(loaded.executable, Screened) else None
     link.say(Loaded(dict(loaded.executable.memory_bytes), few_logits))

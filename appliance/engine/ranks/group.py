@@ -36,6 +36,7 @@ from appliance.engine.ranks.messages import (
     TimeOperators,
     ToRank,
 )
+from appliance.engine.ranks.moving_experts import MovingExperts, moving_experts
 from appliance.engine.ranks.rank_process import RankProcess
 from appliance.engine.ranks.share import Share
 from appliance.engine.ranks.stage_links import LeaderLinks
@@ -220,8 +221,14 @@ def late(rank: int, timeout_s: float) -> str:
 class RankGroup:
     """The whole group. It offers what the leader's own share offers."""
 
-    def __init__(self, own: StageShare, followers: Followers, extension: Extension | None = None) -> None:
-        self._share, self._own, self._followers = own, own.executable, followers
+    def __init__(
+        self,
+        own: StageShare,
+        followers: Followers,
+        extension: Extension | None = None,
+        experts: MovingExperts | None = None,
+    ) -> None:
+        self._share, self._own, self._followers, self.experts = own, own.executable, followers, experts
         self._extension = extension
         self._number = 0  # of the last step that was told
         self._started: StepInputs | None = None
@@ -237,7 +244,7 @@ class RankGroup:
         if started is not None:
             self._ran(started)  # the others run it to its end
         self._followers.send(self._told(inputs))
-        return self._ran(inputs)
+        return self._ran(inputs, time.monotonic())
 
     @property
     def early_rows(self) -> int:
@@ -357,24 +364,30 @@ class RankGroup:
         except BaseException:
             followers.kill()
             raise
-        return cls(own, followers, extension)
+        return cls(own, followers, extension, moving_experts(plan.parallel, own, followers.send))
 
     def _told(self, inputs: StepInputs) -> RunStep | RunArrays:
         """Returns the message of the next step. Raises RankFailedError if a rank ended."""
         if (reason := self._followers.reason()) is not None:
             raise RankFailedError(reason)
+        if self.experts is not None:
+            self.experts.before_step()
         self._number += 1
         steps = self._followers.share.steps
         return message_of(self._number, inputs) if steps is None else RunStep(self._number, steps.put(inputs))
 
-    def _ran(self, inputs: StepInputs) -> Logits:
+    def _ran(self, inputs: StepInputs, since: float | None = None) -> Logits:
+        """since: when the step was told; None if it began early."""
         try:
-            return self._share.run(self._number, inputs)
+            logits = self._share.run(self._number, inputs)
         except StepError:
             self._refused()
             raise
         except RankError as error:
             raise self._lost(error) from error
+        if self.experts is not None:
+            self.experts.after_step(len(inputs.token_ids), None if since is None else time.monotonic() - since)
+        return logits
 
     def _refused(self) -> None:
         """Waits until the others have refused a step too: the arrays of a later one may take the place of its own."""

@@ -99,6 +99,13 @@ class DropAdapter(msgspec.Struct, frozen=True, tag=True):
     slot: int
 
 
+class MoveExperts(msgspec.Struct, frozen=True, tag=True):
+    """Put the experts of a mixture in other places. placed: the expert of each, of all ranks."""
+
+    mixture: int
+    placed: list[int]
+
+
 class Move(msgspec.Struct, frozen=True, tag=True):
     """Blocks and states to store in host memory, and to load. They are answered by RankMoved."""
 
@@ -126,6 +133,7 @@ ToRank = (
     | Prefault
     | PutAdapter
     | DropAdapter
+    | MoveExperts
     | Move
     | CallExtension
     | Close

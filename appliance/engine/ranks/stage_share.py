@@ -8,6 +8,7 @@ from appliance.engine.ranks.share import Parts, Share
 from appliance.kernels.interface import Adapters, Executable, Keeping, StepInputs, WeightChange
 from appliance.kernels.logits import Logits
 from appliance.kernels.stage_inputs import StageInputs
+from appliance.loading.moved_experts import MovedExperts
 
 
 def own_changes(changes: Mapping[str, WeightChange], parts: Parts) -> dict[str, WeightChange]:
@@ -25,9 +26,16 @@ def own_changes(changes: Mapping[str, WeightChange], parts: Parts) -> dict[str, 
 class StageShare:
     """The executable of a rank, and its place among the stages."""
 
-    def __init__(self, executable: Executable, share: Share, sees: StageInputs | None, parts: Parts) -> None:
-        """sees: None if there is one stage."""
-        self.executable, self._parts = executable, parts
+    def __init__(
+        self,
+        executable: Executable,
+        share: Share,
+        sees: StageInputs | None,
+        parts: Parts,
+        experts: MovedExperts | None = None,
+    ) -> None:
+        """sees: None if there is one stage. experts: None if they stay where they are."""
+        self.executable, self.experts, self._parts = executable, experts, parts
         self._sees, self._stage, self._mail, self._keeps = sees, share.stage, share.mail, share.keeps
         self._hands_on = share.ranks.rank == 0  # the ranks of a stage all know what it keeps
 

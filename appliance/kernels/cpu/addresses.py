@@ -8,6 +8,7 @@ import numpy as np
 from appliance.kernels.cpu.adapter_memory import AdapterMemory
 from appliance.kernels.cpu.memory import MappedMemory
 from appliance.kernels.cpu.weights import BoundWeights
+from appliance.kernels.expert_tables import ExpertTable
 from appliance.kernels.ranks import Ranks
 from appliance.program.slots import Slot
 
@@ -24,6 +25,7 @@ class Addresses:
     shared: MappedMemory | None = None  # by ranks, with these slots
     shared_offsets: Mapping[int, int] = field(default_factory=dict)
     ranks: Ranks | None = None
+    tables: Mapping[int, ExpertTable] = field(default_factory=dict)  # of the mixtures whose experts have places
 
     def slot(self, slot: Slot) -> int:
         """Returns the address of a buffer."""

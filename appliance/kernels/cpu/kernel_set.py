@@ -26,6 +26,7 @@ from appliance.kernels.cpu.step import NativeStep
 from appliance.kernels.cpu.weights import BoundWeights
 from appliance.kernels.errors import BindError, ExecutableError, StepError
 from appliance.kernels.execution import Execution, ExecutionLimits, Numerics
+from appliance.kernels.expert_tables import ExpertTable, tables_of
 from appliance.kernels.host import check_host
 from appliance.kernels.interface import FewLogits, StepInputs, WeightChange
 from appliance.kernels.layout import CanonicalWeight
@@ -266,6 +267,13 @@ class CpuExecutable:
     def mover(self) -> HostMover:
         return HostMover(self._kv_cache.lanes(), self._states.slots())
 
+    @property
+    def expert_tables(self) -> Mapping[int, ExpertTable]:
+        return self._at.tables
+
+    def write_rows(self, name: str, start: int, rows: CanonicalWeight) -> None:
+        self._weights.write_rows(name, start, rows)
+
     def put_adapter(self, slot: int, changes: Mapping[str, WeightChange]) -> None:
         self._own_adapters().put(slot, changes)
 
@@ -348,7 +356,8 @@ def _place(
     assert ranks is None or isinstance(ranks, Ranks), "ranks of a CPU set share memory"
     rows = {Extent.TOKENS: limits.max_num_batched_tokens, Extent.SAMPLED: limits.max_num_sampled}
     arena = plan_arena(program, rows)
-    addresses = Addresses(MappedMemory(arena.size_bytes), arena.offsets, weights, adapters=adapters, ranks=ranks)
+    own = MappedMemory(arena.size_bytes)
+    addresses = Addresses(own, arena.offsets, weights, adapters=adapters, ranks=ranks, tables=tables_of([program]))
     if ranks is None:
         return addresses
     shared = plan_shared_arena(program, rows)

@@ -175,6 +175,14 @@ class MixExperts(Structure):
     ]
 
 
+class PlaceExperts(Structure):
+    _fields_ = [
+        *((name, Span) for name in ("experts", "out")),
+        *((name, c_void_p) for name in ("starts", "places", "loads")),
+        *((name, c_int32) for name in ("num_experts", "num_places")),
+    ]
+
+
 class GatedAdd(Structure):
     _fields_ = [(name, Span) for name in ("x", "gate", "out")]
 
@@ -302,6 +310,7 @@ class _Arguments(Union):
         ("adapter_experts", AdapterExperts),
         ("meeting", Meeting),
         ("mix_experts", MixExperts),
+        ("place_experts", PlaceExperts),
     ]
 
 

@@ -105,7 +105,7 @@ class Packer:
             assert isinstance(weights, WeightPieces)
             num_rows, start = weights.shape(name)[0], rows[0]
             weight = weights.piece(name, *rows)
-        matrix = _matrix(name, weight)
+        matrix = matrix_of(name, weight)
         with target.lock:
             if target.handle is None:
                 target.handle = self._reserve(name, self._form(name, matrix, num_rows))
@@ -121,7 +121,7 @@ class Packer:
         for _, rows in self._pieces(weights, target):
             assert rows is not None
             assert isinstance(weights, WeightPieces)
-            matrix = _matrix(target.name, weights.piece(target.name, *rows))
+            matrix = matrix_of(target.name, weights.piece(target.name, *rows))
             if target.handle is None:
                 form = self._form(target.name, matrix, weights.shape(target.name)[0])
                 form.has_offset, form.zero_point = 1, 0
@@ -164,7 +164,7 @@ def _first_done(pending: "set[Future[None]]") -> "set[Future[None]]":
     return running
 
 
-def _matrix(name: str, weight: CanonicalWeight) -> abi.Matrix:
+def matrix_of(name: str, weight: CanonicalWeight) -> abi.Matrix:
     """Returns a record that keeps its arrays alive. Raises BindError."""
     _check(name, weight)
     data = np.ascontiguousarray(weight.data)

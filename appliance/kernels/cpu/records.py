@@ -10,7 +10,7 @@ from appliance.program import operators as ops
 from appliance.program.adapters import Adapted, AdapterEmbed, AdapterExperts, AdapterLinear
 from appliance.program.attention import HeadLinear, ScaleByPosition
 from appliance.program.ranks import Gather, Meet
-from appliance.program.routing import ChooseExperts, Experts, GatedAdd, MixExperts
+from appliance.program.routing import ChooseExperts, Experts, GatedAdd, MixExperts, PlaceExperts
 from appliance.program.slots import Slot, Span
 from appliance.program.states import GatedDelta, RgLru, ShortConv, StateSpace
 from appliance.program.streams import CorrectStreams, MatchMagnitude, MixStreams
@@ -223,6 +223,12 @@ def _mix_experts(op: MixExperts, at: Addresses) -> structs.MixExperts:
     return structs.MixExperts(_span(op.x, at), _span(op.factors, at), _span(op.out, at), op.weigh_input)
 
 
+def _place_experts(op: PlaceExperts, at: Addresses) -> structs.PlaceExperts:
+    table = at.tables[op.mixture]
+    arrays = (each.ctypes.data for each in (table.starts, table.places, table.loads))
+    return structs.PlaceExperts(_span(op.experts, at), _span(op.out, at), *arrays, op.num_experts, len(table.places))
+
+
 def _gated_add(op: GatedAdd, at: Addresses) -> structs.GatedAdd:
     return structs.GatedAdd(_span(op.x, at), _span(op.gate, at), _span(op.out, at))
 
@@ -359,6 +365,7 @@ _ENCODERS: Mapping[type[Any], tuple[str, Callable[[Any, Addresses], Any]]] = {
     AdapterEmbed: ("adapter_embed", _adapter_embed),
     AdapterExperts: ("adapter_experts", _adapter_experts),
     MixExperts: ("mix_experts", _mix_experts),
+    PlaceExperts: ("place_experts", _place_experts),
     Gather: ("meeting", _meeting),
     Meet: ("meeting", _meeting),
 }

@@ -16,7 +16,7 @@ from appliance.kernels.cpu import abi
 from appliance.kernels.cpu.library import Library
 from appliance.kernels.cpu.packed_file import PackedBytes, PackedFile, PackedFileError, form_fields
 from appliance.kernels.cpu.packed_keeper import PackedKeeper
-from appliance.kernels.cpu.packing import Packer
+from appliance.kernels.cpu.packing import Packer, as_floats, matrix_of
 from appliance.kernels.cpu.staged_weights import PackedBeside, check_form, copy_matrix
 from appliance.kernels.errors import BindError, ExecutableError
 from appliance.kernels.layout import CanonicalWeight
@@ -112,6 +112,16 @@ class BoundWeights:
         if table.shape[0] != rows:
             raise BindError(f"table {name!r} has {table.shape[0]} rows, the program needs {rows}")
         return table
+
+    def write_rows(self, name: str, start: int, rows: CanonicalWeight) -> None:
+        """Replaces rows of a packed matrix, or numbers of a vector. Raises BindError for rows of another form."""
+        if name in self._vectors:
+            values = as_floats(name, rows).ravel()
+            self._vectors[name].reshape(-1)[start : start + values.size] = values
+            return
+        matrix = matrix_of(name, rows)
+        status = self._library.functions.appl_weight_fill(self._matrices[name], start, ctypes.byref(matrix))
+        self._library.check(status, f"weight {name!r}")
 
     @property
     def size_bytes(self) -> int:

@@ -16,7 +16,7 @@ from appliance.program import operators as ops
 from appliance.program.adapters import AdapterLinear
 from appliance.program.attention import HeadLinear, ScaleByPosition
 from appliance.program.ranks import Gather, Meet
-from appliance.program.routing import ChooseExperts, Experts, GatedAdd, MixExperts
+from appliance.program.routing import ChooseExperts, Experts, GatedAdd, MixExperts, PlaceExperts
 from appliance.program.states import GatedDelta, RgLru, ShortConv, StateSpace
 from appliance.program.streams import CorrectStreams, MatchMagnitude, MixStreams
 
@@ -25,7 +25,7 @@ _BY_ROWS: Final = frozenset({
     ops.Activation, ops.Add, ops.Copy, ops.Embed, ops.GatedActivation, ops.GatherRows, ops.GaussianTopK, ops.HeadNorm,
     ops.KvWrite, ops.LayerNorm, ops.Linear, ops.RmsNorm, ops.Rope, ops.Scale, ops.ScaleByWeight, ops.SoftCap,
     ChooseExperts, CorrectStreams, Gather, GatedAdd, HeadLinear, MatchMagnitude, Meet, MixExperts, MixStreams,
-    ScaleByPosition,
+    PlaceExperts, ScaleByPosition,
 })  # fmt: skip
 
 _WITH_STATES: Final = (GatedDelta, RgLru, ShortConv, StateSpace)

@@ -19,6 +19,7 @@ from appliance.kernels.gpu.checks import StepBounds, vocabulary_of
 from appliance.kernels.gpu.collectives import collectives_of
 from appliance.kernels.gpu.device import DTYPES, Device, on_device
 from appliance.kernels.gpu.device_sampler import DeviceSample, DeviceSampler
+from appliance.kernels.gpu.expert_tables import device_tables
 from appliance.kernels.gpu.failures import says_failures
 from appliance.kernels.gpu.float8 import float8_or
 from appliance.kernels.gpu.graphs import StepGraphs
@@ -107,8 +108,8 @@ class GpuExecutable:
         memory = (self._caches.caches, self._states, self._adapters)
         fixed_rows = (FEW_ROWS if device.is_gpu else 1) if numerics.batch_invariant else 0
         self._collectives = collectives_of(adapted or program, execution, dtype, device)
-        rest = (self._kit, self._collectives, fixed_rows)
-        self._bound = BoundModel(device, dtype, buffers, self._matrices, self._vectors, *memory, *rest)
+        first, tables = (device, dtype, buffers, self._matrices, self._vectors), device_tables(program, device)
+        self._bound = BoundModel(*first, *memory, self._kit, self._collectives, tables, fixed_rows)
         self._graphs = self._graphs_of(execution)
         draws = None if self._kit is None else self._kit.draws
         self._sampler = DeviceSampler(limits.max_num_sampled, device, draws, self._graphs.memory)

@@ -1,7 +1,7 @@
 """What an operator's implementation sees of a step: its slots, weights, caches, states and inputs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -9,6 +9,7 @@ from appliance.kernels.gpu.adapters import DeviceAdapters
 from appliance.kernels.gpu.caches import PagedCache
 from appliance.kernels.gpu.collectives import Collectives
 from appliance.kernels.gpu.device import Device
+from appliance.kernels.gpu.expert_tables import DeviceTable
 from appliance.kernels.gpu.inputs import StepArrays
 from appliance.kernels.gpu.matrices import DeviceMatrix
 from appliance.program.slots import Extent, Slot, Span
@@ -32,6 +33,7 @@ class BoundModel:
     adapters: DeviceAdapters | None
     kit: object  # what the functions of exchanged parts need (parts.Kit)
     collectives: Collectives | None = None  # of one of several ranks
+    tables: Mapping[int, DeviceTable] = field(default_factory=dict)  # of the mixtures whose experts have places
     fixed_rows: int = 0  # of products by torch, where rows are to round alike in every batch (products.by_rows)
 
 

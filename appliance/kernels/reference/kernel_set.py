@@ -9,6 +9,7 @@ import torch
 
 from appliance.kernels.errors import StepError
 from appliance.kernels.execution import Execution
+from appliance.kernels.expert_tables import ExpertTable, tables_of
 from appliance.kernels.host import check_host
 from appliance.kernels.host_staged import HostStaged
 from appliance.kernels.interface import StepInputs, WeightChange
@@ -62,6 +63,7 @@ class ReferenceExecutable:
             assert isinstance(execution.ranks, Ranks), "ranks of this set share memory"
             widest = max((slot.width for slot in program.slots), default=0)
             self._exchange = Exchange(execution.ranks, max(rows.values()), widest)
+        self._tables = tables_of([program])
         self._lanes, self._caches, self._groups = kv_caches(program, execution)
         self._states = state_slots(program.states, limits.num_states)
 
@@ -87,6 +89,7 @@ class ReferenceExecutable:
             self._states,
             self._adapters,
             self._exchange,
+            self._tables,
         )
         self._rows = {Extent.TOKENS: len(inputs.token_ids), Extent.SAMPLED: len(inputs.sampled_rows)}
         given = self._program.given
@@ -183,8 +186,9 @@ class _TorchStep(Step):
         states: StateSlots,
         adapters: Mapping[int, Mapping[str, WeightChange]],
         exchange: Exchange | None,
+        tables: Mapping[int, ExpertTable],
     ) -> None:
-        self.exchange = exchange
+        self.exchange, self.tables = exchange, tables
         self._buffers = buffers
         self._rows = {Extent.TOKENS: len(inputs.token_ids), Extent.SAMPLED: len(inputs.sampled_rows)}
         self.weights = weights

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 import torch
 
+from appliance.kernels.expert_tables import ExpertTable
 from appliance.kernels.interface import StatePieces, StepAdapters, WeightChange
 from appliance.kernels.ranks import Exchange
 from appliance.kernels.reference import adapters, routing, states
@@ -16,7 +17,7 @@ from appliance.program.adapters import AdapterEmbed, AdapterExperts, AdapterLine
 from appliance.program.attention import HeadLinear, ScaleByPosition
 from appliance.program.ranks import Gather, Meet
 from appliance.program.record import NormKind
-from appliance.program.routing import ChooseExperts, Experts, GatedAdd, MixExperts
+from appliance.program.routing import ChooseExperts, Experts, GatedAdd, MixExperts, PlaceExperts
 from appliance.program.slots import Extent, Slot, Span
 from appliance.program.states import GatedDelta, RgLru, ShortConv, StateSpace
 from appliance.program.streams import CorrectStreams, MatchMagnitude, MixStreams
@@ -42,6 +43,7 @@ class Step(Protocol):
     adapters: Mapping[int, Mapping[str, WeightChange]]  # by slot
     step_adapters: StepAdapters | None
     exchange: Exchange | None  # None: the program is of one rank
+    tables: Mapping[int, ExpertTable]  # of the mixtures whose experts have places
 
     def slot(self, slot: Slot) -> torch.Tensor: ...
 
@@ -316,6 +318,11 @@ def mix_experts(op: MixExperts, step: Step) -> None:
     step.slot(op.out).copy_((outputs if op.weigh_input else factors[..., None] * outputs).sum(1))
 
 
+def place_experts(op: PlaceExperts, step: Step) -> None:
+    places = step.tables[op.mixture].find(step.slot(op.experts).numpy())
+    step.slot(op.out).copy_(torch.from_numpy(places))
+
+
 def gather(op: Gather, step: Step) -> None:
     if step.exchange is None:
         return
@@ -370,6 +377,7 @@ RUN: dict[type[Any], Callable[[Any, Step], None]] = {
     AdapterEmbed: adapter_embed,
     AdapterExperts: adapter_experts,
     MixExperts: mix_experts,
+    PlaceExperts: place_experts,
     Gather: gather,
     Meet: meet,
 }

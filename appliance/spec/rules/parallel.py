@@ -59,12 +59,26 @@ def experts_need_ranks(spec: DeploymentSpec) -> Findings:
             message="experts are spread over tensor x data ranks, and there is one",
             hint="write more tensor or data ranks, or remove parallelism.expert",
         )
+    if parallel.expert_placement_strategy != "linear" and parallel.tensor == 1:
+        yield Finding(
+            path="parallelism.expert_placement_strategy",
+            value=parallel.expert_placement_strategy,
+            message="experts are placed over the tensor ranks of a replica, and there is one",
+            hint="write more tensor ranks, or remove expert_placement_strategy",
+        )
     if parallel.enable_eplb and not parallel.expert:
         yield Finding(
             path="parallelism.enable_eplb",
             value=True,
             message="experts are balanced only where whole experts are spread",
             hint="write parallelism.expert: true, or remove enable_eplb",
+        )
+    if parallel.enable_eplb and parallel.expert_placement_strategy != "linear":
+        yield Finding(
+            path="parallelism.expert_placement_strategy",
+            value=parallel.expert_placement_strategy,
+            message="the balancer places experts by their load",
+            hint="remove expert_placement_strategy, or enable_eplb",
         )
     if parallel.num_redundant_experts and not parallel.enable_eplb:
         yield Finding(

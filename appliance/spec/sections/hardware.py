@@ -180,11 +180,23 @@ class ParallelismSection(Section):
     data_parallel_hybrid_lb: bool = field(
         False, "Each machine balances its own replicas; an outer balancer spreads requests over the machines."
     )
-    enable_eplb: bool = field(False, "Move experts between ranks by their load.", built=False)
-    num_redundant_experts: NonNegativeInt = field(0, "Extra copies of busy experts.", built=False)
-    eplb_window_size: PositiveInt = field(1000, "Steps of load that are remembered.", built=False)
-    eplb_step_interval: PositiveInt = field(3000, "Steps between rearrangements.", built=False)
-    eplb_log_balancedness: bool = field(False, "Log the balance each step; costs communication.", built=False)
+    expert_placement_strategy: Literal["linear", "round_robin"] = field(
+        "linear",
+        "Which rank has which experts: linear, neighbours in one rank; round_robin, one after the other over the "
+        "ranks, which spreads groups of experts that tokens choose together. It needs several tensor ranks.",
+        vllm="expert_placement_strategy",
+    )
+    enable_eplb: bool = field(
+        False,
+        "Move experts between tensor ranks by their load, while the engine serves. It needs expert: true, and ranks of "
+        "a CPU set.",
+    )
+    num_redundant_experts: NonNegativeInt = field(
+        0, "Extra copies of busy experts, in each layer; with enable_eplb. Experts and copies divide by the ranks."
+    )
+    eplb_window_size: PositiveInt = field(1000, "Steps of load that are remembered.")
+    eplb_step_interval: PositiveInt = field(3000, "Steps between rearrangements.")
+    eplb_log_balancedness: bool = field(False, "Log how alike the loads of ranks are, in each step.")
     enable_multimodal_encoder_data_parallel: bool = field(
         False, "Spread the vision encoder by data, not by tensor.", built=False
     )

@@ -1,9 +1,11 @@
 """Operators without an implementation of their own here: the oracle's function, on the device, in f32."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import torch
 
+from appliance.kernels.expert_tables import ExpertTable
 from appliance.kernels.gpu.step import DeviceStep
 from appliance.kernels.interface import StatePieces, StepAdapters, WeightChange
 from appliance.kernels.ranks import Exchange
@@ -29,6 +31,7 @@ class _FloatView:
     adapters: Mapping[int, Mapping[str, WeightChange]]
     step_adapters: StepAdapters | None
     exchange: Exchange | None = None
+    tables: Mapping[int, ExpertTable] = MappingProxyType({})  # torch finds the places of experts
 
     def __init__(self, step: DeviceStep) -> None:
         arrays, host = step.arrays, step.arrays.host

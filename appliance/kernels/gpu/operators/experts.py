@@ -7,7 +7,7 @@ from appliance.kernels.gpu.products import by_rows
 from appliance.kernels.gpu.step import DeviceStep
 from appliance.kernels.reference.activations import activate
 from appliance.program.adapters import AdapterExperts
-from appliance.program.routing import Experts, MixExperts
+from appliance.program.routing import Experts, MixExperts, PlaceExperts
 
 
 def experts(op: Experts, step: DeviceStep) -> None:
@@ -21,6 +21,11 @@ def experts(op: Experts, step: DeviceStep) -> None:
 def adapter_experts(op: AdapterExperts, step: DeviceStep) -> None:
     """Does the same, with what the adapters of rows change of each expert."""
     _mix(op, step, DeviceRows.of(op.x.extent, step))
+
+
+def place_experts(op: PlaceExperts, step: DeviceStep) -> None:
+    """Finds the places of the chosen experts."""
+    step.slot(op.out).copy_(step.bound.tables[op.mixture].find(step.slot(op.experts)))
 
 
 def mix_experts(op: MixExperts, step: DeviceStep) -> None:
@@ -47,7 +52,7 @@ def _mix(op: Experts, step: DeviceStep, adapted: DeviceRows | None) -> None:
         inner = _inner(op, expert - first, inputs, step, of_rows)
         result = _linear(inner, expert - first, op, op.down, op.down_bias, step).float()
         if of_rows is not None and isinstance(op, AdapterExperts):
-            of_rows.change(op.down_parts[expert], inner, result)
+            of_rows.change(op.down_parts[expert - first], inner, result)
         if op.own is not None:
             out.view(len(x), op.num_chosen, op.out_width)[rows, place] = result
             continue

@@ -10,7 +10,7 @@ from appliance.program import operators as ops
 from appliance.program.adapters import AdapterEmbed, AdapterExperts, AdapterLinear
 from appliance.program.attention import HeadLinear
 from appliance.program.ranks import Gather, Meet
-from appliance.program.routing import Experts, GatedAdd, MixExperts
+from appliance.program.routing import Experts, GatedAdd, MixExperts, PlaceExperts
 
 Run = Callable[[Any, DeviceStep], None]
 
@@ -38,6 +38,7 @@ _BY_TORCH: dict[type[Any], Run] = {
     AdapterEmbed: adapters.adapter_embed,
     AdapterExperts: experts.adapter_experts,
     MixExperts: experts.mix_experts,
+    PlaceExperts: experts.place_experts,
     Gather: ranks.gather,
     Meet: ranks.meet,
 }
