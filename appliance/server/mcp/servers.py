@@ -13,8 +13,6 @@ from appliance.plan.serving_types import ToolServerPlan
 from appliance.server.mcp.messages import ToolServerError, Transport
 from appliance.server.mcp.session import ListedTool, ToolResult, begin, call_tool, list_tools
 from appliance.server.mcp.stdio import StdioTransport
-from appliance.spec.document import InterpolationError
-from appliance.spec.interpolate import interpolator
 
 _log = logger("tools")
 _FRESH_S: Final = 10.0  # a list of tools that is older is asked for again
@@ -110,6 +108,9 @@ class ToolServer:
         return transport
 
     async def _transport_of_plan(self) -> Transport:
+        from appliance.spec.document import InterpolationError  # noqa: PLC0415 - YAML, for those who have servers
+        from appliance.spec.interpolate import interpolator  # noqa: PLC0415 - as above
+
         plan, ours = self.plan, snapshot()
         fill = interpolator(ours, Path(plan.folder))
         max_bytes = max(_MAX_LIST_BYTES, 2 * plan.max_result_bytes)

@@ -23,7 +23,7 @@ from appliance.server.responses.conversation import ITEMS, input_items
 from appliance.server.responses.echo import echoed
 from appliance.server.responses.fields import InputItem, ResponsesFields, check_fields
 from appliance.server.responses.offers import find_offers
-from appliance.server.responses.tool_loop import Conversation, ToolLoop
+from appliance.server.responses.tool_loop import AskedResponse, ToolLoop
 from appliance.server.state import ServerState
 from appliance.store.responses import UNFINISHED, ResponseStore, StoredResponse
 
@@ -96,13 +96,13 @@ async def list_input_items(state: ServerState, request: Request) -> Response:
 
 async def _conversation(
     state: ServerState, fields: ResponsesFields, earlier: list[InputItem], items: list[InputItem]
-) -> Conversation:
+) -> AskedResponse:
     """With the tools of the servers that the request names. Raises ApiError 400."""
     offers, both = await find_offers(state.tools, fields), [*earlier, *items]
-    return Conversation(fields, both, len(earlier), offers, approvals_of(both, offers, len(earlier)))
+    return AskedResponse(fields, both, len(earlier), offers, approvals_of(both, offers, len(earlier)))
 
 
-async def _prepared(state: ServerState, conversation: Conversation, response_id: str) -> ChatTurn:
+async def _prepared(state: ServerState, conversation: AskedResponse, response_id: str) -> ChatTurn:
     turn = await prepare_turn(state, conversation.chat(), response_id.removeprefix("resp_"))
     most = conversation.fields.max_output_tokens
     return turn if most is None else capped(turn, most)

@@ -36,7 +36,7 @@ _INVALID_PARAMS: Final = -32602  # of JSON-RPC
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class AskedResponse:
     """What a response answers. items: all, of which `num_earlier` come from earlier responses."""
 
     fields: ResponsesFields
@@ -55,7 +55,7 @@ class ToolLoop:
     """Iterates like the stream of one turn. Between turns it gives WAKE when the answer has events to tell."""
 
     def __init__(
-        self, state: ServerState, conversation: Conversation, answer: ResponseAnswer, turn: ChatTurn | None
+        self, state: ServerState, conversation: AskedResponse, answer: ResponseAnswer, turn: ChatTurn | None
     ) -> None:
         """turn: the first; None where approved calls come before it."""
         self._state = state
