@@ -5,6 +5,7 @@ from typing import Final, Literal
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
 from appliance.plan.serving_types import StructuredPlan
+from appliance.plan.tokenizer import OTHERS
 
 BACKEND: Final = "guidance"  # llguidance; other names were refused as not built
 
@@ -15,7 +16,7 @@ def plan_structured(inputs: PlanInputs, ledger: Ledger) -> StructuredPlan:
     path, spec_path = "serving.structured.backend", "decoding.structured_output"
     if inputs.spec.model.skip_tokenizer_init:
         backend = ledger.decide(path, None, "spec", "constraints are over text, and model.skip_tokenizer_init is true")
-    elif inputs.spec.model.tokenizer_mode not in (AUTO, "mistral"):
+    elif inputs.spec.model.tokenizer_mode in OTHERS:
         why = f"tokenizer_mode {inputs.spec.model.tokenizer_mode} does not tell the bytes of tokens"
         backend = ledger.decide(path, None, "spec", why)
     elif decoding.structured_output == AUTO:

@@ -1,18 +1,19 @@
 """Which tokenizer reads the texts, and what cannot be had with one whose tokens' bytes are not known."""
 
-from typing import Literal
+from typing import Final, Literal
 
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
 
 RULE = "plan/tokenizer"
+OTHERS: Final[tuple[Literal["slow", "custom"], ...]] = ("slow", "custom")  # modes without the library
 _FIELD = "model.tokenizer_mode"
 
 
 def plan_tokenizer_mode(inputs: PlanInputs, ledger: Ledger) -> Literal["auto", "slow", "custom"]:
-    """Returns the mode. `mistral` is refused as not built."""
+    """Returns the mode. One that is not built was refused, and is planned as auto."""
     mode, spec = inputs.spec.model.tokenizer_mode, inputs.spec
-    if mode == AUTO or mode == "mistral":
+    if mode not in OTHERS:
         return "auto"
     if spec.model.skip_tokenizer_init:
         ledger.refuse(_FIELD, RULE, f"tokenizer_mode is {mode}, and skip_tokenizer_init wants none", hint="remove one")
@@ -22,7 +23,7 @@ def plan_tokenizer_mode(inputs: PlanInputs, ledger: Ledger) -> Literal["auto", "
     if spec.decoding.structured_output not in (AUTO, "none"):
         message = f"structured output needs the bytes of every token, which tokenizer_mode {mode} does not tell"
         ledger.refuse("decoding.structured_output", RULE, message, allowed="auto, none", hint="write none")
-    return ledger.take("model.tokenizer_mode", _FIELD, mode)
+    return ledger.take("model.tokenizer_mode", _FIELD, "slow" if mode == "slow" else "custom")
 
 
 def refuse_pooling(inputs: PlanInputs, ledger: Ledger) -> None:

@@ -23,7 +23,7 @@ _UNFINISHED: Final = "\N{REPLACEMENT CHARACTER}"
 T = TypeVar("T")
 
 
-class Encoded(NamedTuple):
+class EncodedText(NamedTuple):
     ids: list[int]
 
 
@@ -44,7 +44,7 @@ class OwnBackend:
         if self._size < 1 or wrong or len(self._special_texts) != len(self._specials):
             raise TokenizerError(f"{name}: special_tokens are not different ids below vocab_size ({self._size})")
 
-    def encode(self, text: str, add_special_tokens: bool) -> Encoded:
+    def encode(self, text: str, add_special_tokens: bool) -> EncodedText:
         call = partial(self._own.encode, text, add_special_tokens=add_special_tokens)
         ids = self._run(call, len(text) / _CHARACTERS_A_SECOND)
         try:
@@ -53,7 +53,7 @@ class OwnBackend:
             raise TokenizerError(f"{self.name}: encode answered what is no list of token ids") from error
         if found and not 0 <= min(found) <= max(found) < self._size:
             raise TokenizerError(f"{self.name}: encode answered an id that is not below vocab_size ({self._size})")
-        return Encoded(found)
+        return EncodedText(found)
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         kept = [each for each in token_ids if not (skip_special_tokens and each in self._special_texts)]

@@ -55,7 +55,7 @@ def test_answers_that_cannot_be_are_refused(tmp_path: Path, letters: Tokenizer) 
     lying = load_other(tmp_path, "custom", f"{HERE}.Lying")
     with pytest.raises(TokenizerError, match="an id that is not below vocab_size"):
         lying.encode("lie", add_special_tokens=False)
-    with pytest.raises(TookTooLongError, match="Lying took more than 2 s"):
+    with pytest.raises(TookTooLongError, match="Lying took more than 2"):
         lying.encode("hang", add_special_tokens=False)
     assert lying.encode("a", add_special_tokens=False) == [97]
     with pytest.raises(TokenizerError, match="only the tokenizer mode auto"):
