@@ -4,6 +4,7 @@ import asyncio
 import weakref
 from collections.abc import AsyncGenerator, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,8 +12,9 @@ from appliance.offline import calls
 from appliance.offline.arguments import EngineArgs, Overrides, prepare_spec
 from appliance.offline.each import default_sampling
 from appliance.offline.errors import InvalidRequestError, told
-from appliance.offline.outputs import RequestOutput
-from appliance.offline.params import LoRARequest, RequestOutputKind, SamplingParams
+from appliance.offline.outputs import PoolingRequestOutput, RequestOutput
+from appliance.offline.params import LoRARequest, PoolingParams, RequestOutputKind, SamplingParams
+from appliance.offline.pooling import check_task, own_tasks, pool
 from appliance.offline.prompts import Prompt, read_prompt
 from appliance.offline.session import Session
 from appliance.offline.tokenizer import OfflineTokenizer
@@ -83,6 +85,25 @@ class AsyncLLM:
         finally:
             running.cancel()
             self._open.discard(request_id)
+
+    async def encode(
+        self,
+        prompt: Prompt,
+        pooling_params: PoolingParams,
+        request_id: str,
+        lora_request: LoRARequest | None = None,
+    ) -> AsyncGenerator[PoolingRequestOutput, None]:
+        """Yields the numbers of a prompt once, from a model that pools. A reader that is cancelled ends the request.
+
+        Raises InvalidRequestError, RequestFailedError.
+        """
+        with told():
+            check_task(self.plan, "encode", pooling_params.task or next(iter(own_tasks(self.plan)), "embed"))
+        given = [read_prompt(prompt)]
+        [found] = await self._on_loop(
+            lambda: pool(self._session, given, [pooling_params], [lora_request], lambda: None)
+        )
+        yield replace(found, request_id=request_id)
 
     async def abort(self, request_id: str) -> None:
         """Ends a request, whose reader gets a last output with the reason abort."""

@@ -25,14 +25,13 @@ from appliance.offline.outputs import (
     ScoringRequestOutput,
 )
 from appliance.offline.params import BeamSearchParams, LoRARequest, PoolingParams, SamplingParams
-from appliance.offline.pooling import check_task, pool, read_pairs, score
+from appliance.offline.pooling import check_task, own_tasks, pool, read_pairs, score
 from appliance.offline.progress import UseTqdm, progress_bar
 from appliance.offline.prompts import Given, Prompt, read_prompts
 from appliance.offline.session import Session
 from appliance.offline.tokenizer import OfflineTokenizer
 from appliance.offline.wishes import ChatOptions, Conversation, Wish
 from appliance.plan.types import EnginePlan
-from appliance.requests.pooling.run import tasks_of
 
 T = TypeVar("T")
 Loras = LoRARequest | Sequence[LoRARequest | None] | None
@@ -150,9 +149,7 @@ class LLM:
     ) -> list[PoolingRequestOutput]:
         """Returns the numbers of each prompt, float32 arrays. pooling_task: embed, classify, score, or those of each
         token. Raises like `generate`."""
-        plan = self.plan
-        own = [] if plan.model.pooling is None else tasks_of(plan.model.pooling)
-        check_task(plan, "encode", pooling_task or next(iter(own), "embed"))
+        check_task(self.plan, "encode", pooling_task or next(iter(own_tasks(self.plan)), "embed"))
         return self._pooled(prompts, pooling_params, use_tqdm, lora_request, truncate_prompt_tokens)
 
     def embed(

@@ -35,6 +35,11 @@ def check_task(plan: EnginePlan, method: str, task: str) -> PoolingPlan:
     return pooling
 
 
+def own_tasks(plan: EnginePlan) -> tuple[str, ...]:
+    """Returns the names of a plan's pooling tasks; none of a model that generates."""
+    return () if plan.model.pooling is None else tasks_of(plan.model.pooling)
+
+
 async def pool(
     session: Session,
     prompts: Sequence[Given],

@@ -92,7 +92,9 @@ class OfflineTokenizer:
         return self.convert_ids_to_tokens(self.encode(text, add_special_tokens=add_special_tokens))
 
     def get_vocab(self) -> dict[str, int]:
-        return self._tokenizer.library.get_vocab(with_added_tokens=True)
+        backend = self._tokenizer.backend
+        spelled = ((backend.id_to_token(each), each) for each in range(self.vocab_size))
+        return {token: token_id for token, token_id in spelled if token is not None}
 
     def convert_tokens_to_ids(self, tokens: str | Sequence[str]) -> int | list[int | None] | None:
         """Returns None for a token that the vocabulary does not have."""

@@ -238,3 +238,17 @@ def test_a_profile_of_what_ran(llm: LLM) -> None:
     llm.generate("abc", GREEDY)
     [profile] = llm.stop_profile()
     assert profile
+
+
+def test_the_tokenizer_knows_its_vocabulary(llm: LLM) -> None:
+    tokenizer = llm.get_tokenizer()
+    vocabulary = tokenizer.get_vocab()
+    assert len(vocabulary) == len(tokenizer)
+    ids = tokenizer.encode("hello abc")
+    assert tokenizer.convert_tokens_to_ids(tokenizer.convert_ids_to_tokens(ids)) == ids
+    assert [vocabulary[each] for each in tokenizer.tokenize("hello abc")] == ids
+    assert tokenizer("abc").input_ids == tokenizer(["abc"]).input_ids[0]
+    assert tokenizer.decode(ids) == "hello abc"
+    assert tokenizer.eos_token_id == vocabulary["<|end|>"]
+    assert tokenizer.eos_token == "<|end|>"
+    assert tokenizer.eos_token_id in tokenizer.all_special_ids

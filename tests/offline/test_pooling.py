@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from appliance import LLM, PoolingParams, SamplingParams
+from appliance import LLM, AsyncEngineArgs, AsyncLLM, PoolingParams, SamplingParams
 from appliance.offline.errors import InvalidRequestError
 from tests.models.tiny_pooled import make_pooled, pooled_by_torch, write_tokenizer
 
@@ -109,3 +109,17 @@ def test_a_task_that_a_model_does_not_do_is_refused(load: Load, llm: LLM) -> Non
             getattr(llm, method)("a")
     with pytest.raises(InvalidRequestError, match="pools nothing"):
         llm.score("a", "b")
+
+
+async def test_an_async_engine_encodes(tmp_path: Path) -> None:
+    oracle = make_pooled("bert-mean", tmp_path)
+    write_tokenizer(tmp_path)
+    engine = AsyncLLM.from_engine_args(AsyncEngineArgs(str(tmp_path), task="embed", dtype="float32"))
+    raw = PoolingParams(normalize=False)
+    [output] = [each async for each in engine.encode(TEXTS[0], raw, "first")]
+    assert output.request_id == "first"
+    expected = pooled_by_torch("bert-mean", oracle, output.prompt_token_ids).numpy()
+    assert output.outputs.data == pytest.approx(expected, rel=1e-3, abs=1e-2)
+    with pytest.raises(InvalidRequestError, match="generates no text"):
+        await anext(engine.generate("a", None, "second"))
+    engine.shutdown()

@@ -1,0 +1,45 @@
+"""What a plan has, Python has: ranks and replicas, refusals, the model's own sampling."""
+
+from pathlib import Path
+
+import pytest
+
+from appliance import LLM, SamplingParams
+from appliance.base.errors import SpecError
+from appliance.offline.errors import InvalidRequestError
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=8)
+SMALL = {"max_model_len": 256, "num_gpu_blocks_override": 64}
+
+
+def texts(llm: LLM) -> list[str]:
+    return [each.outputs[0].text for each in llm.generate(["abc", "Once upon"], GREEDY, use_tqdm=False)]
+
+
+def test_ranks_give_the_tokens_of_one(model: Path) -> None:
+    with LLM(str(model), **SMALL) as one:
+        expected = texts(one)
+    with LLM(str(model), tensor_parallel_size=2, **SMALL) as two:
+        assert two.plan.parallel.tensor == 2
+        assert texts(two) == expected
+
+
+def test_a_set_that_keeps_its_memory_is_told_at_the_plan(model: Path) -> None:
+    with pytest.raises(SpecError, match="keeps its memory"):
+        LLM(str(model), enable_sleep_mode=True, **SMALL)
+
+
+def test_the_models_own_sampling_counts_without_parameters(model: Path) -> None:
+    own = {"temperature": 0.0, "max_new_tokens": 5}
+    with LLM(str(model), override_generation_config=own, **SMALL) as llm:
+        assert llm.get_default_sampling_params() == SamplingParams(temperature=0.0, max_tokens=5)
+        [first], [second] = llm.generate("abc"), llm.generate("abc")
+        assert len(first.outputs[0].token_ids) == 5
+        assert first.outputs == second.outputs
+
+
+def test_replicas_refuse_objects_as_processors(model: Path) -> None:
+    with LLM(str(model), data_parallel_size=2, **SMALL) as llm:
+        assert len(texts(llm)) == 2
+        with pytest.raises(InvalidRequestError, match="need the engine in this process"):
+            llm.generate("abc", SamplingParams(logits_processors=[lambda output, logits: logits]))
