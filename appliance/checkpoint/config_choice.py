@@ -28,10 +28,10 @@ OWN: Final = ConfigChoice()
 
 
 def merged(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the config with values in place of some, as vLLM's `hf_overrides` have them.
+    """Returns the config with other values, merged as vLLM merges its `hf_overrides`.
 
     The config of a part (`text_config`) is merged key by key. Any other value is replaced as a whole, also a mapping
-    such as `rope_scaling`. `rope_scaling` and `rope_theta` take the place of what newer configs have under
+    such as `rope_scaling`. `rope_scaling` and `rope_theta` take the place of those that newer configs have under
     `rope_parameters`. Raises CheckpointError for a key that the config has only under `text_config`.
     """
     _refuse_misplaced(config, overrides)

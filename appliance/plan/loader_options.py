@@ -6,7 +6,7 @@ from typing import Any, Final
 from appliance.base.units import format_size
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import Ledger
-from appliance.plan.types import StreamPlan
+from appliance.plan.loading_types import StreamPlan
 
 PATH, RULE = "loading.model_loader_extra_config", "plan/loading"
 STREAMED: Final = ("runai_streamer", "fastsafetensors")  # formats that name a reader: the files are safetensors

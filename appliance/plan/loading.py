@@ -4,8 +4,8 @@ from appliance.catalog.kernel_sets import KernelSetFacts
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import Ledger
 from appliance.plan.loader_options import plan_reader
+from appliance.plan.loading_types import LoadingPlan
 from appliance.plan.parallel_types import ParallelPlan
-from appliance.plan.types import LoadingPlan
 
 
 def plan_loading(inputs: PlanInputs, kernels: KernelSetFacts, parallel: ParallelPlan, ledger: Ledger) -> LoadingPlan:

@@ -12,6 +12,7 @@ from appliance.catalog.degradations import DegradationKind
 from appliance.catalog.pooling import PoolingChoice, PoolingKind, PoolingTask
 from appliance.checkpoint.config_choice import OWN, ConfigChoice
 from appliance.checkpoint.modelling import CodeFile
+from appliance.plan.loading_types import LoadingPlan
 from appliance.plan.parallel_types import ParallelPlan
 from appliance.plan.serving_types import RestartPlan, ServingPlan
 
@@ -134,25 +135,6 @@ class ModelPlan(msgspec.Struct, frozen=True, kw_only=True):
     def pooling_choice(self) -> PoolingChoice | None:
         """The part of `pooling` by which the program is described."""
         return None if self.pooling is None else self.pooling.choice
-
-
-class StreamPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """So many threads read tensors past the page cache, and keep so many bytes of them at most."""
-
-    num_threads: int
-    memory_bytes: int
-
-
-class LoadingPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How packed weights are kept between starts."""
-
-    keep_packed: bool = False
-    packed_dir: str | None = None  # None: in the cache folder of the user
-    packed_max_bytes: int = 0
-    packed_access: Literal["map", "copy"] = "map"
-    stream: StreamPlan | None = None  # None: files are mapped
-    max_loading_ranks: int | None = None  # at once; None: all
-    checkpoint_sha256: str | None = None  # checked before planning; None: the files' sizes and times stand for them
 
 
 class WeightPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,11 +18,11 @@ from .test_folder import CONFIG
 from .test_reader import ARRAYS
 
 RNG = np.random.default_rng(0)
-LARGE = {f"w{n}": RNG.standard_normal((257 + n, 129), dtype=np.float32) for n in range(7)}
+LARGE: dict[str, np.ndarray] = {f"w{n}": RNG.standard_normal((257 + n, 129), dtype=np.float32) for n in range(7)}
 
 
 def folder(tmp_path: Path) -> ModelFacts:
-    return read_model_facts(write_folder(tmp_path, CONFIG, {**ARRAYS, **LARGE}))
+    return read_model_facts(write_folder(tmp_path, CONFIG, dict[str, np.ndarray](ARRAYS) | LARGE))
 
 
 def streamed(facts: ModelFacts, num_threads: int = 3, memory_bytes: int = 1 << 30) -> StreamedReader:

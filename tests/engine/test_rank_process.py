@@ -10,7 +10,7 @@ import pytest
 
 from appliance.engine.ranks.messages import ENCODE, Beat, Loaded, RankEnded
 from appliance.engine.ranks.rank_process import RankProcess
-from appliance.engine.ranks.turns import Turns
+from appliance.engine.ranks.turns import LoadingTurns
 from tests.server.harness import wait_until
 
 
@@ -45,7 +45,7 @@ def handle() -> FakeHandle:
 @pytest.fixture
 def process(handle: FakeHandle) -> RankProcess:
     first: Any = First()
-    process = RankProcess(first, handle, lambda: None, lambda rank, handed: None, Turns(None))
+    process = RankProcess(first, handle, lambda: None, lambda rank, handed: None, LoadingTurns(None))
     handle.rank.send_bytes(ENCODE(Loaded({})))
     process.wait_loaded(lambda *_: None)
     return process

@@ -18,7 +18,7 @@ from appliance.engine.ranks.handles import RankStartError
 from appliance.engine.ranks.meeting import InMemory
 from appliance.engine.ranks.messages import Move
 from appliance.engine.ranks.rank_process import RankProcess
-from appliance.engine.ranks.turns import Turns
+from appliance.engine.ranks.turns import LoadingTurns
 from appliance.engine.step import BlockMove, Moved
 from appliance.engine.swap_memory import SwapMemory
 from appliance.kernels.interface import Screened
@@ -129,7 +129,7 @@ def test_a_rank_of_another_version_or_other_weights_is_refused(
         plan = msgspec.structs.replace(plan, model=msgspec.structs.replace(plan.model, header_sha256="0" * 64))
     meeting, failed = InMemory(), threading.Event()
     process = RankProcess(
-        meeting.load(plan, 1), meeting.start(plan, 1), failed.set, lambda rank, handed: None, Turns(None)
+        meeting.load(plan, 1), meeting.start(plan, 1), failed.set, lambda rank, handed: None, LoadingTurns(None)
     )
     with pytest.raises(RankStartError, match=message):
         process.wait_loaded(lambda phase, done, total: None)

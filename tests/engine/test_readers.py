@@ -7,8 +7,8 @@ import pytest
 
 from appliance.base.errors import SpecError
 from appliance.checkpoint.streamed import StreamedReader
+from appliance.plan.loading_types import StreamPlan
 from appliance.plan.prepare import prepare
-from appliance.plan.types import StreamPlan
 from tests.engine.test_rank_group import answers, engine_of, pytestmark, spec_of
 
 __all__ = ["pytestmark", "spec_of"]

@@ -12,7 +12,7 @@ from appliance.engine import backend
 from appliance.engine.inproc import InprocEngine
 from appliance.engine.ranks.messages import FromRank, Loaded, Loading
 from appliance.engine.ranks.rank_process import RankProcess
-from appliance.engine.ranks.turns import Turns
+from appliance.engine.ranks.turns import LoadingTurns
 from appliance.plan.prepare import prepare
 from tests.engine.test_rank_group import TORCH, answers, engine_of, machine_with, pytestmark, spec_of
 
@@ -74,12 +74,12 @@ def test_at_most_so_many_load_at_once(
 
 
 def test_without_a_limit_nobody_waits() -> None:
-    turns = Turns(None)
+    turns = LoadingTurns(None)
     assert all(turns.take() for _ in range(9))
 
 
 def test_a_rank_that_is_not_wanted_any_more_waits_no_longer() -> None:
-    turns = Turns(1)
+    turns = LoadingTurns(1)
     assert turns.take()
     ended = threading.Event()
     threading.Timer(0.05, ended.set).start()

@@ -42,7 +42,7 @@ from appliance.engine.ranks.share import Share
 from appliance.engine.ranks.stage_links import LeaderLinks
 from appliance.engine.ranks.stage_share import StageShare
 from appliance.engine.ranks.step_messages import message_of
-from appliance.engine.ranks.turns import Turns
+from appliance.engine.ranks.turns import LoadingTurns
 from appliance.engine.swap_memory import Swap, SwapMemory
 from appliance.kernels.errors import StepError
 from appliance.kernels.interface import (
@@ -80,7 +80,7 @@ class Followers:
         """Starts them. Raises RankStartError if the system refuses memory, OSError if it refuses processes."""
         self._meeting, self.share = gathered(plan, config)
         self._num_beside = plan.parallel.tensor - 1
-        self.turns = Turns(plan.loading.max_loading_ranks)
+        self.turns = LoadingTurns(plan.loading.max_loading_ranks)
         self.links: LeaderLinks | None = None  # to later stages, of ranks that share no memory
         if isinstance(self.share.ranks, LinkedRanks) and plan.parallel.pipeline > 1:
             self.links = LeaderLinks(plan.parallel.pipeline, self._send_to_stage, self.share.ranks)

@@ -23,7 +23,7 @@ from appliance.engine.ranks.messages import (
     RankEnded,
     RankMoved,
 )
-from appliance.engine.ranks.turns import Turns
+from appliance.engine.ranks.turns import LoadingTurns
 
 _END_WAIT_S = 5.0  # for a rank that was asked to end
 
@@ -37,7 +37,7 @@ class RankProcess:
         handle: RankHandle,
         failed: Callable[[], None],
         handed: Callable[[int, HandedOn | HandedBack], None],
-        turns: Turns,
+        turns: LoadingTurns,
     ) -> None:
         """handed: is called from another thread with the rank and what its stage hands on. turns: it loads in one."""
         self.rank = first.rank

@@ -1,4 +1,4 @@
-"""Turns of ranks that load: at most so many load at once, so that a host holds no more of what is being translated."""
+"""Ranks take turns to load, so that a host holds the translated weights of few of them at once."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -8,7 +8,7 @@ from typing import Final
 _LOOK_S: Final = 0.1  # after which a rank that waits looks whether it is still wanted
 
 
-class Turns:
+class LoadingTurns:
     """limit: None lets all load at once."""
 
     def __init__(self, limit: int | None) -> None:
