@@ -23,7 +23,7 @@ from appliance.kernels.stage_inputs import StageInputs
 from appliance.loading.model import LoadedModel, ReadWeights, load_model
 from appliance.loading.modelled import load_modelled
 from appliance.loading.moved_experts import MovedExperts
-from appliance.loading.updates import WeightSource
+from appliance.loading.updates import OtherWeights
 from appliance.models.facts import read_facts
 from appliance.models.outside import check_installed
 from appliance.plan.overrides import with_config_overrides
@@ -48,7 +48,7 @@ class Backend:
     parts: Parts = field(default_factory=dict)  # as in LoadedModel
     read_weights: ReadWeights | None = None  # as there
     stage: StageInputs | None = None  # as there
-    source: WeightSource | None = None  # as there
+    source: OtherWeights | None = None  # as there
     experts: MovedExperts | None = None  # as there
 
 

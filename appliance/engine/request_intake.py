@@ -1,5 +1,6 @@
 """The way of a request into the scheduler: it is checked, and waits at the gate for its grammar or for new weights."""
 
+import functools
 from collections.abc import Callable
 
 from appliance.engine.core.results import refused_output
@@ -29,7 +30,7 @@ class RequestIntake:
         """Takes those in whose grammar is compiled; returns the answers to those whose grammar failed."""
         answers = []
         for client, message, outcome in self._gate.settled():
-            answer = _refusal(message, lambda c=client, m=message, o=outcome: self._add(c, m, o))  # type: ignore[misc]
+            answer = _refusal(message, functools.partial(self._add, client, message, outcome))
             if answer is not None:
                 answers.append((client, answer))
         return answers

@@ -19,7 +19,7 @@ from appliance.engine.messages import GenerateRequest, UtilityRequest
 from appliance.engine.refusal import RequestKey
 from appliance.engine.weight_messages import UpdateWeights, WeightStats, WeightUpdate
 from appliance.kernels.updates import StagedWeights, Updates
-from appliance.loading.updates import NewWeights, WeightSource
+from appliance.loading.updates import NewWeights, OtherWeights
 
 _log = logger("engine")
 _NICENESS = 10  # of the threads that read: a tenth of a core that steps would use
@@ -48,7 +48,7 @@ class _Change:
 
 
 @dataclass(slots=True)
-class Progress:
+class ChangeProgress:
     """What follows from a step of a change: requests to abort, answers, and requests that have waited for its end."""
 
     aborted: list[RequestKey] = field(default_factory=list)
@@ -66,7 +66,7 @@ class WeightChanges:
     def __init__(
         self,
         executable: Updates,
-        source: WeightSource,
+        source: OtherWeights,
         scheduler: Scheduler,
         gate: GrammarGate,
         rest: Callable[[], None],
@@ -86,9 +86,9 @@ class WeightChanges:
         """Queues a change; `advance` carries it out."""
         self._waiting.append((client, message))
 
-    def advance(self) -> Progress:
+    def advance(self) -> ChangeProgress:
         """Does what can be done between two steps without waiting. An exception leaves the engine unusable."""
-        progress = Progress()
+        progress = ChangeProgress()
         if self._change is None and self._waiting:
             self._change = self._begin(*self._waiting.popleft())
         change = self._change
@@ -133,7 +133,7 @@ class WeightChanges:
         with opened as new:
             yield new
 
-    def _is_quiet(self, change: _Change, progress: Progress) -> bool:
+    def _is_quiet(self, change: _Change, progress: ChangeProgress) -> bool:
         """Holds new requests back. Says whether no other is open; else they end by themselves, or are to be aborted."""
         if change.staged_at is None:
             change.staged_at = self._clock()
@@ -142,7 +142,7 @@ class WeightChanges:
             progress.aborted = [key for key in self._scheduler.open_requests() if key[0] != CHECKER]
         return not self._scheduler.has_work
 
-    def _put(self, change: _Change, progress: Progress) -> None:
+    def _put(self, change: _Change, progress: ChangeProgress) -> None:
         """Puts the new weights in place, while no request is open."""
         staged, update = change.staging.result(), change.message.update
         try:
@@ -170,7 +170,7 @@ class WeightChanges:
         _log.info("weights were replaced", extra=fields(version=self.stats.version, sha256=staged.digest))
         return self._end(progress, self.stats)
 
-    def _end(self, progress: Progress, outcome: WeightStats | str) -> None:
+    def _end(self, progress: ChangeProgress, outcome: WeightStats | str) -> None:
         change, self._change = self._change, None
         assert change is not None, "a change is carried out"
         if isinstance(outcome, str):

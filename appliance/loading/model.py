@@ -30,7 +30,7 @@ from appliance.loading.inventory import take_inventory
 from appliance.loading.moved_experts import MovedExperts
 from appliance.loading.random_tensors import RandomTensors
 from appliance.loading.sharded_weights import ShardedWeights, share_of
-from appliance.loading.updates import WeightSource
+from appliance.loading.updates import OtherWeights
 from appliance.loading.weights import DecoderWeights, Progress
 from appliance.models.adapter_places import AdapterPlaces
 from appliance.models.adapters import place_filter, trained_weights
@@ -51,7 +51,7 @@ class LoadedModel(NamedTuple):
     parts: Mapping[str, tuple[int, int]] = MappingProxyType({})
     read_weights: ReadWeights | None = None
     stage: StageInputs | None = None
-    source: WeightSource | None = None  # None: it has a part of the weights
+    source: OtherWeights | None = None  # None: it has a part of the weights
     experts: MovedExperts | None = None  # of one of several ranks whose experts move
 
 
@@ -93,7 +93,7 @@ def load_model(
     source = None
     if execution.ranks is None:
         base = None if places is None or not isinstance(places.base, BaseWeights) else places.base
-        source = WeightSource(plan, facts, described, compiled, execution, base)
+        source = OtherWeights(plan, facts, described, compiled, execution, base)
     moved = None
     if execution.experts.is_balanced and isinstance(executable, MovesExperts):
         assert isinstance(share.weights, ShardedWeights), "experts move between ranks"

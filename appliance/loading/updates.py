@@ -42,7 +42,7 @@ class NewWeights(NamedTuple):
     digest: str
 
 
-class WeightSource:
+class OtherWeights:
     """Reads other weights in the forms in which the model's were planned."""
 
     def __init__(

@@ -9,6 +9,7 @@ import msgspec
 from appliance import __version__
 from appliance.base.errors import FitError, SpecError
 from appliance.base.hashing import sha256_json
+from appliance.catalog.kernel_sets import KernelSetFacts
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import ModelFacts
 from appliance.hardware.facts import HardwareFacts
@@ -111,9 +112,7 @@ def run_passes(inputs: PlanInputs) -> Outcome:
     )
     planned = plan_memory(inputs, needs, ledger)
     check_compatibility(inputs, ledger)
-    check_sleep(inputs, chosen, parallel.num_ranks, ledger)
-    is_modelled = modelled.plan is not None
-    check_weight_updates(inputs, parallel.num_ranks, parallel.replicas, is_modelled=is_modelled, ledger=ledger)
+    _check_changes(inputs, chosen, parallel, modelled, ledger)
     model = msgspec.structs.replace(
         plan_model(inputs, context, modelled, ledger),
         max_model_len=planned.max_model_len,
@@ -208,3 +207,11 @@ def _overridden(inputs: PlanInputs, ledger: Ledger) -> ModelFacts:
         path = "model.rope_scaling" if inputs.spec.model.rope_scaling else "model.rope_theta"
         ledger.refuse(path, "plan/rope", error.problem, hint=error.hint or f"remove {path}")
         return inputs.model
+
+
+def _check_changes(
+    inputs: PlanInputs, chosen: KernelSetFacts, parallel: ParallelPlan, modelled: Modelled, ledger: Ledger
+) -> None:
+    """Refuses what a running engine could not do with its memory and its weights."""
+    check_sleep(inputs, chosen, parallel.num_ranks, ledger)
+    check_weight_updates(inputs, parallel, ledger, is_modelled=modelled.plan is not None)

@@ -2,21 +2,20 @@
 
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import Ledger
+from appliance.plan.parallel_types import ParallelPlan
 
 PATH, RULE = "model.weight_update_paths", "plan/weight_updates"
 
 
-def check_weight_updates(
-    inputs: PlanInputs, num_ranks: int, replicas: int, *, is_modelled: bool, ledger: Ledger
-) -> None:
+def check_weight_updates(inputs: PlanInputs, parallel: ParallelPlan, ledger: Ledger, *, is_modelled: bool) -> None:
     """Refuses updates where the parts of a model could end up with weights of two versions, or keep them elsewhere."""
     if not inputs.spec.model.weight_update_paths:
         return
     hint = f"remove {PATH}; a restart takes the new checkpoint"
-    if num_ranks > 1:
-        ledger.refuse(PATH, RULE, f"{num_ranks} ranks do not change their weights in this version", hint=hint)
-    elif replicas > 1:
-        message = f"{replicas} replicas do not change their weights together in this version"
+    if parallel.num_ranks > 1:
+        ledger.refuse(PATH, RULE, f"{parallel.num_ranks} ranks do not change their weights in this version", hint=hint)
+    elif parallel.replicas > 1:
+        message = f"{parallel.replicas} replicas do not change their weights together in this version"
         ledger.refuse(PATH, RULE, message, hint="serve one replica, or remove it and restart with the new checkpoint")
     elif is_modelled:
         ledger.refuse(PATH, RULE, "modelling code of the checkpoint keeps its own weights", hint=hint)
