@@ -7,7 +7,7 @@ import msgspec
 MOST_EVENTS = 200_000  # of one trace; later steps are counted only
 
 
-class Span(msgspec.Struct, frozen=True, array_like=True):
+class TracedPhase(msgspec.Struct, frozen=True, array_like=True):
     """Times are seconds of the machine's monotonic clock, which all processes of it share."""
 
     name: str
@@ -29,7 +29,7 @@ class TracedStep(msgspec.Struct, frozen=True, array_like=True):
 
     number: int
     kind: str
-    phases: tuple[Span, ...]
+    phases: tuple[TracedPhase, ...]
     operators: tuple[tuple[str, float], ...]
     chunks: tuple[TracedChunk, ...]
 
@@ -52,16 +52,16 @@ class StepRecorder:
         self._room = most_events
         self._steps: list[TracedStep] = []
         self._num_dropped = 0
-        self._phases: list[Span] = []
+        self._phases: list[TracedPhase] = []
         self._sequences: dict[int, int] = {}  # by row
 
     def phase(self, name: str, began: float, ended: float) -> None:
         """Keeps a phase of the step that runs; several of one name in a row are one."""
         last = self._phases[-1] if self._phases else None
         if last is not None and last.name == name and last.ended == began:
-            self._phases[-1] = Span(name, last.began, ended)
+            self._phases[-1] = TracedPhase(name, last.began, ended)
         else:
-            self._phases.append(Span(name, began, ended))
+            self._phases.append(TracedPhase(name, began, ended))
 
     def rows(self, taken: Iterable[tuple[int, int]]) -> None:
         """Learns which sequences take which rows."""

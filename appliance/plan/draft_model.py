@@ -175,10 +175,10 @@ class DraftingSizes(NamedTuple):
     program: PlannedProgram
 
 
-def _check_ranks(spec: SpeculativeSection, ledger: Ledger) -> None:
+def _check_ranks(spec: SpeculativeSection | None, ledger: Ledger) -> None:
     """Refuses to divide a draft model among ranks, whose passes are too short to gain by that."""
     path = "speculative.draft_tensor_parallel_size"
-    if spec.draft_tensor_parallel_size not in (None, 1):
+    if spec is not None and spec.draft_tensor_parallel_size not in (None, 1):
         message = "the draft model runs whole beside the first rank of the model"
         ledger.refuse(path, RULE, message, allowed="1", hint=f"write 1, or remove {path}")
 
@@ -188,6 +188,7 @@ def plan_draft_model(
 ) -> PlannedDraftModel | None:
     """Plans a head, or the draft model. Returns None if the spec asks for none, or it was refused."""
     spec, found = inputs.spec.speculative, inputs.files.draft_model
+    _check_ranks(spec, ledger)
     if spec is None or (head is None and "draft_model" not in spec.methods):
         return None
     if head is not None:
@@ -195,7 +196,6 @@ def plan_draft_model(
     if found is None:
         ledger.refuse(PATH, RULE, "the files of the draft model were not read", hint="plan from a spec file")
         return None
-    _check_ranks(spec, ledger)
     facts, likeness = found.facts, found.likeness
     if head is None and facts.architecture in STAGE_METHODS:
         method = STAGE_METHODS[facts.architecture]

@@ -10,11 +10,11 @@ OTHERS: Final[tuple[Literal["slow", "custom"], ...]] = ("slow", "custom")  # mod
 _FIELD = "model.tokenizer_mode"
 
 
-def plan_tokenizer_mode(inputs: PlanInputs, ledger: Ledger) -> Literal["auto", "slow", "custom"]:
-    """Returns the mode. One that is not built was refused, and is planned as auto."""
+def plan_tokenizer_mode(inputs: PlanInputs, ledger: Ledger) -> Literal["fast", "slow", "custom"]:
+    """Returns the mode. One that is not built was refused, and is planned as fast."""
     mode, spec = inputs.spec.model.tokenizer_mode, inputs.spec
     if mode not in OTHERS:
-        return "auto"
+        return "fast"
     if spec.model.skip_tokenizer_init:
         ledger.refuse(_FIELD, RULE, f"tokenizer_mode is {mode}, and skip_tokenizer_init wants none", hint="remove one")
     if inputs.model.root.endswith(".gguf") and spec.model.tokenizer is None and mode == "slow":

@@ -112,7 +112,7 @@ class ModelPlan(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     tokenizer_path: str
     skip_tokenizer: bool
-    tokenizer_mode: Literal["auto", "slow", "custom"] = "auto"
+    tokenizer_mode: Literal["fast", "slow", "custom"] = "fast"
     tokenizer_cls: str | None = None  # a dotted path, of the mode custom
     chat_template: str | None  # the text; None when there is none
     chat_template_content_format: Literal["string", "openai"]

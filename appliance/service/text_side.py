@@ -47,6 +47,6 @@ def load_text_side(plan: EnginePlan, cache: Path | None) -> TextSide:
 
 def _tokenizer(plan: ModelPlan, cache: Path | None) -> Tokenizer:
     path = Path(plan.tokenizer_path)
-    if plan.tokenizer_mode == "auto":
+    if plan.tokenizer_mode == "fast":
         return load_tokenizer(path, cache)
     return load_other(path, plan.tokenizer_mode, plan.tokenizer_cls)

@@ -2,7 +2,7 @@
 
 from appliance.engine.chrome_trace import chrome_trace
 from appliance.engine.profile import added_up
-from appliance.engine.step_trace import Span, StepRecorder, StepTrace, TracedChunk, TracedStep
+from appliance.engine.step_trace import StepRecorder, StepTrace, TracedChunk, TracedPhase, TracedStep
 
 from .simulator import generate
 from .test_profiler import real_loop, run_out
@@ -10,7 +10,12 @@ from .test_profiler import real_loop, run_out
 STEP = TracedStep(
     number=7,
     kind="mixed",
-    phases=(Span("between", 1.0, 2.0), Span("schedule", 2.0, 2.5), Span("model", 2.5, 4.0), Span("sample", 4.0, 4.5)),
+    phases=(
+        TracedPhase("between", 1.0, 2.0),
+        TracedPhase("schedule", 2.0, 2.5),
+        TracedPhase("model", 2.5, 4.0),
+        TracedPhase("sample", 4.0, 4.5),
+    ),
     operators=(("embed", 0.5), ("attention", 0.75)),
     chunks=(TracedChunk(0, None, 1, is_decode=True), TracedChunk(3, 9, 20, is_decode=False)),
 )
@@ -40,7 +45,7 @@ def test_a_full_trace_keeps_what_it_has() -> None:
         recorder.phase("model", 1.5, 2.0)
         recorder.end(number, "decode", [("embed", 0.0)], [(0, 1, True)])
     trace = recorder.finish()
-    assert [(step.number, step.phases) for step in trace.steps] == [(0, (Span("model", 1.0, 2.0),))]
+    assert [(step.number, step.phases) for step in trace.steps] == [(0, (TracedPhase("model", 1.0, 2.0),))]
     assert trace.num_dropped == 3
 
 

@@ -39,7 +39,7 @@ FULL = f"""\
 {MODEL}  tokenizer: acme/tokenizer
   max_model_len: 1K
 hardware: {{memory: {{utilization: 0.5}}}}
-decoding: {{tool_parser: hermes}}
+decoding: {{tool_parser: hermes, tool_server: [{{name: files, command: [serve]}}]}}
 speculative: {{method: [ngram, draft_model], model: ./draft, quantization: int8}}
 lora: {{adapters: [{{name: one, source: ./one, rank: 4}}]}}
 slo: {{ttft_p95: 1s, gate: {{num_prompts: 2}}}}

@@ -121,6 +121,7 @@ def test_names_are_unlike_only_where_they_mean_other_things() -> None:
         "timeout",
         "kind",
         "level",
+        "resolver",  # of a model, and of adapters: where they are
         "backend",  # of ranks and of a batch: who starts them
         "task",  # of a model, and of the requests of a benchmark
         *("num_prompts", "input_len", "output_len"),  # of a benchmark, and of the gate of a new generation

@@ -51,7 +51,7 @@ class WebAddress:
 
 @dataclass(frozen=True, slots=True)
 class OwnAddress:
-    """Of a scheme that the operator's own code resolves."""
+    """A source of a scheme that the operator's own code resolves."""
 
     source: str
 
