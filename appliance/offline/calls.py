@@ -1,7 +1,7 @@
 """Calls to the engines of a session that are answered once."""
 
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import msgspec
 
@@ -9,6 +9,7 @@ from appliance.engine.profile import EngineProfile
 from appliance.engine.sleep_messages import SLEEP_TAGS, SleepLevel, SleepTag
 from appliance.offline.errors import InvalidRequestError, NotHereError
 from appliance.offline.session import Session
+from appliance.requests import extension
 
 
 async def reset_prefix_cache(session: Session) -> bool:
@@ -43,6 +44,14 @@ async def stop_profile(session: Session) -> list[EngineProfile]:
     answers = await session.call_engines(lambda engine: engine.call("stop_profile"))
     found = [msgspec.msgpack.decode(each, type=EngineProfile | None) for each in answers]
     return [each for each in found if each is not None]
+
+
+async def collective_rpc(
+    session: Session, method: str, timeout_s: float | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[Any]:
+    """Raises ApiError, and RequestFailedError when an engine is gone."""
+    call = extension.extension_call(session.plan.parallel, method, args, kwargs, timeout_s)
+    return await extension.call_ranks(session.engines.client.engines, call)
 
 
 def _check_sleep(session: Session) -> None:

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar
 
 from appliance.engine.profile import EngineProfile
+from appliance.engine.weight_messages import WeightStats
 from appliance.offline import calls
 from appliance.offline.arguments import EngineArgs, Overrides, prepare_spec
 from appliance.offline.beams import beam_search
@@ -30,6 +31,7 @@ from appliance.offline.progress import UseTqdm, progress_bar
 from appliance.offline.prompts import Given, Prompt, read_prompts
 from appliance.offline.session import Session
 from appliance.offline.tokenizer import OfflineTokenizer
+from appliance.offline.weights import Tensors, update_weights, weight_update
 from appliance.offline.wishes import ChatOptions, Conversation, Wish
 from appliance.plan.types import EnginePlan
 
@@ -251,9 +253,35 @@ class LLM:
         """Does what `close` does."""
         self.close()
 
-    def collective_rpc(self, method: Any, *args: Any, **kwargs: Any) -> NoReturn:
-        """Raises NotHereError: workers take no calls by name."""
-        raise NotHereError("collective_rpc is not here: ranks run one program and take no other calls")
+    def collective_rpc(
+        self,
+        method: str,
+        timeout: float | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """Calls a method of `worker_extension_cls` on every rank, with values of JSON, and returns what each returned.
+        timeout: seconds for each. Raises NotHereError for a function in place of a name, InvalidRequestError."""
+        if not isinstance(method, str):
+            raise NotHereError("collective_rpc calls methods of worker_extension_cls by name, and sends no functions")
+        return self._session.run(lambda: calls.collective_rpc(self._session, method, timeout, args, kwargs or {}))
+
+    def update_weights(
+        self,
+        path: str | Path | None = None,
+        *,
+        tensors: Tensors | None = None,
+        sha256: str | None = None,
+        abort: bool = False,
+        flush_cache: bool = True,
+    ) -> WeightStats:
+        """Replaces the model's weights by those of a checkpoint, or by arrays under the checkpoint's names: all, or
+        some. What runs ends first, unless `abort`. Raises RequestFailedError with why the old weights stay.
+
+        tensors: float32, float16 or bfloat16, of NumPy or torch. sha256, flush_cache: see docs/guides/weights.md.
+        """
+        update = weight_update(path, tensors, sha256=sha256, abort=abort, flush_cache=flush_cache)
+        return self._session.run(lambda: update_weights(self._session, update))
 
     def apply_model(self, func: Any) -> NoReturn:
         """Raises NotHereError: a model is a program of operators, and no module of torch."""
