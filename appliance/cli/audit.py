@@ -48,6 +48,7 @@ def _json(report: _Report) -> str:
     return json.dumps(
         {
             "reach": reach_of(report.listen),
+            "usage_statistics": "none",
             "runs_on": msgspec.to_builtins(report.kernels),
             "routes": [asdict(route) for route in report.routes],
             "findings": [
@@ -69,6 +70,7 @@ def _text(report: _Report) -> str:
         mark = "FAIL" if finding in report.failures else "note"
         lines += ["", f"{mark}  {finding.gravity.name.lower()}  {finding.rule}  {finding.path}"]
         lines += [f"      {finding.message}", f"      hint: {finding.hint}"]
+    lines += ["", "no usage statistics are sent anywhere; `appliance status --usage` counts what was asked of a server"]
     return "\n".join(lines)
 
 

@@ -22,17 +22,21 @@ from appliance.deploy.replicas import replica_status, replicas_text
 from appliance.deploy.sleep import sleep_status, sleep_text
 from appliance.deploy.speculation import speculation_status
 from appliance.deploy.state import DeploymentState, deployment_names
+from appliance.deploy.usage import usage, usage_text
 from appliance.deploy.weights import weights_status, weights_text
 from appliance.plan.boot import BootReport, read_boot_report
 
 _LIVE = (Readiness.READY, Readiness.NOT_READY, Readiness.FAILED)
 
 
-def run(name: str = "", as_json: bool = False) -> int:
-    """Prints one deployment, or all of this machine. Returns 0 if all of them are ready, else 1."""
+def run(name: str = "", as_json: bool = False, *, with_usage: bool = False) -> int:
+    """Prints one deployment, or all of this machine. Returns 0 if all of them are ready, else 1.
+
+    with_usage: what was asked of each since it started, too.
+    """
     root = state_dir()
     states = [find_deployment(name)] if name else [DeploymentState(root, each) for each in deployment_names(root)]
-    found = [_status(state) for state in states]
+    found = [_status(state, with_usage=with_usage) for state in states]
     if as_json:
         print(msgspec.json.format(msgspec.json.encode(found)).decode())
     elif not found:
@@ -42,7 +46,7 @@ def run(name: str = "", as_json: bool = False) -> int:
     return ExitCode.OK if all(each["readiness"] == Readiness.READY for each in found) else ExitCode.INTERNAL
 
 
-def _status(state: DeploymentState) -> dict[str, Any]:
+def _status(state: DeploymentState, *, with_usage: bool) -> dict[str, Any]:
     seen = observe(state)
     owner = owner_of(state.lock_path)
     body: dict[str, Any] = {
@@ -80,6 +84,8 @@ def _status(state: DeploymentState) -> dict[str, Any]:
         weights = None if report is None else report.weights
         body["weights"] = None if weights is None else msgspec.to_builtins(weights)
         body["locked_bytes"] = None if report is None else report.locked_bytes
+        if with_usage:
+            body["usage"] = usage(current.url)
     return body
 
 
@@ -142,6 +148,8 @@ def _text(status: dict[str, Any]) -> str:
         "changing": status["changed_by"],
     }
     rows = [f"  {name:<11}{value}" for name, value in shown.items() if value is not None]
+    if "usage" in status:
+        rows += ["", *(f"  {name:<11}{value}" for name, value in usage_text(status["usage"]))]
     return "\n".join([status["name"], *rows])
 
 

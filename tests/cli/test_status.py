@@ -79,3 +79,9 @@ def test_a_starting_engine_has_told_nothing(capsys: pytest.CaptureFixture[str]) 
 def test_an_engine_without_weights_tells_none(generation: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_boot(generation, None)
     assert "packed" not in shown(capsys)
+
+
+def test_usage_is_told_where_it_is_asked_for(generation: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "usage" not in shown(capsys)
+    assert status.run("quick", with_usage=True) == 1
+    assert generation.exists()

@@ -12,6 +12,7 @@ Overrides: TypeAlias = Annotated[
     tuple[str, ...], typer.Option("--set", metavar="PATH=VALUE", help="Override a field of the spec; repeatable.")
 ]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+WithUsage: TypeAlias = Annotated[bool, typer.Option("--usage", help="Requests and tokens since it started, too.")]
 Deployment: TypeAlias = Annotated[
     str,
     typer.Argument(

@@ -3,7 +3,7 @@
 import typer
 
 from appliance.cli.arguments.lifecycle import ApplyArguments, DiffArguments, LogsArguments, RollbackArguments
-from appliance.cli.arguments.shared import AsJson, Deployment
+from appliance.cli.arguments.shared import AsJson, Deployment, WithUsage
 from appliance.cli.verb import verb
 
 
@@ -25,11 +25,11 @@ def add(app: typer.Typer) -> None:
 
 def _add_running(app: typer.Typer) -> None:
     @verb(app, "status", "appliance status --json")
-    def status(name: Deployment = "", as_json: AsJson = False) -> int:
+    def status(name: Deployment = "", as_json: AsJson = False, usage: WithUsage = False) -> int:
         """Say what runs and how it is; 0 when it is ready."""
         from appliance.cli import status
 
-        return status.run(name, as_json)
+        return status.run(name, as_json, with_usage=usage)
 
     @verb(app, "logs", "appliance logs quickstart -f")
     def logs(arguments: LogsArguments) -> int:
