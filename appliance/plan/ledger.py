@@ -35,9 +35,11 @@ class Ledger:
         return self.decide(path, value, source, reason or f"{spec_path}{'' if source != 'default' else ' by default'}")
 
     def source_of(self, spec_path: str) -> SourceKind:
-        if any(spec_path == each.path or spec_path.startswith(each.path + ".") for each in self.loaded.sources):
-            return "override"
-        return "spec" if self.loaded.is_set(spec_path) else "default"
+        is_set = self.loaded.is_set(spec_path)
+        for each in self.loaded.sources:
+            if spec_path == each.path or (is_set and spec_path.startswith(each.path + ".")):
+                return "override"
+        return "spec" if is_set else "default"
 
     def refuse(self, spec_path: str, rule: str, message: str, *, allowed: str = "", hint: str = "") -> None:
         self.refusals.append(self.loaded.diagnostic(spec_path, rule, message, allowed=allowed, hint=hint))

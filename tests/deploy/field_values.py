@@ -207,6 +207,7 @@ UNCHANGED: dict[str, str] = {
     "cache.mamba_cache_dtype": "recurrent states are float32 either way",
     "cache.mamba_ssm_cache_dtype": "recurrent states are float32 either way",
     "cache.state_snapshots": "the test's model keeps no recurrent states",
+    "speculative.draft_tensor_parallel_size": "a draft model has one rank; another number is refused",
     "speculative.num_draft_states": "the test's model keeps no recurrent states",
     "parallelism.layer_partition": "two stages share the two layers of the test's model in one way; see test_stages.py",
     "parallelism.expert": "the test's model has no experts; see tests/plan/test_stages.py",

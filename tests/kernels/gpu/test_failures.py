@@ -89,5 +89,5 @@ def test_logits_of_a_lost_device_blame_no_row(monkeypatch: pytest.MonkeyPatch) -
     def apply(*_: object) -> None:
         raise ExecutableError("the device failed: it is gone")
 
-    monkeypatch.setattr(loop._runner._processors, "apply", apply)
+    monkeypatch.setattr(loop._runner.processors, "apply", apply)
     assert "it is gone" in str(failed(loop))
