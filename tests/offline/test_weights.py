@@ -75,9 +75,18 @@ def test_what_is_wrong_leaves_the_weights(own: LLM, model: Path, expected: dict[
     assert texts(own) == expected[model]
 
 
-def test_a_class_of_the_operator_is_called_on_every_rank(model: Path) -> None:
-    extension = {"worker_extension_cls": "tests.engine.extensions.Reports", "trust_plugins": True}
-    with LLM(str(model), **ARGUMENTS, **extension) as made:
+def test_a_class_of_the_operator_is_called_on_every_rank(model: Path, tmp_path: Path) -> None:
+    spec = tmp_path / "deployment.yaml"
+    spec.write_text(f"""\
+api_version: appliance/v1
+kind: Deployment
+name: extended
+model: {{source: {model}, max_model_len: 512}}
+cache: {{num_blocks: 64}}
+parallelism: {{worker_extension_cls: tests.engine.extensions.Reports}}
+decoding: {{trust_plugins: true}}
+""")
+    with LLM.from_spec(spec) as made:
         assert made.collective_rpc("add", args=(2,), kwargs={"second": 3}) == [5]
         assert made.collective_rpc("where", timeout=5) == [{"rank": 0, "of": 1}]
         with pytest.raises(InvalidRequestError, match="no method missing"):
