@@ -11,6 +11,7 @@ from appliance.kernels.gpu.triton.attention_prefill import (
     prefill_attention,
 )
 from appliance.program.device_memory import num_prefill_tiles
+from tests.kernels.triton.interpreted import numpy_rounds_alike
 from tests.kernels.triton.oracle import DTYPES, assert_near, rest_of, span_of
 from tests.kernels.triton.paged import CASES, Case, Paged
 
@@ -51,7 +52,10 @@ def test_a_row_rounds_alike_in_every_chunk() -> None:
     chunk = Paged(case, [41], [length], torch.float32)
     chunk.q = whole.q[length - 41 :]
     rows = attended(chunk, prefill_tiles(chunk.query_start.numpy(), 32), 32, 64)
-    assert torch.equal(rows, all_rows[length - 41 :])
+    if numpy_rounds_alike():
+        assert torch.equal(rows, all_rows[length - 41 :])
+    else:
+        assert_near(rows, all_rows[length - 41 :], torch.float32)
 
 
 def test_tiles_are_at_most_so_many() -> None:
