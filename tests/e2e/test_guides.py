@@ -51,6 +51,7 @@ NOT_RUN = {
     "appliance ranks join": "it waits for a leader; tests/engine/test_ranks_of_machines.py",
     "serve deploy": "Ray is not in this environment; tests/ray runs the file on a cluster",
     "serve status": "see serve deploy",
+    "curl -s localhost:8000/collective_rpc": "it calls a class of the reader's; tests/server/test_collective.py",
     "appliance batch deployment.yaml -i requests.jsonl -o answers.jsonl --set batch.backend=ray": "as serve deploy",
     "make wheel": "it builds every processor level; the release pipeline runs it, and make wheel-check",
     "make quickstart-down": "see make quickstart",
