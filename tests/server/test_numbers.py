@@ -15,7 +15,7 @@ import pytest
 from appliance.server.http.openapi import BODIES as STRUCTS
 from appliance.server.http.routes import ROUTES
 from tests.server.harness import Server
-from tests.server.test_bad_requests import BODIES, OF_ADAPTERS, SET_SCALES
+from tests.server.test_bad_requests import BODIES, OF_ADAPTERS, OF_EXTENSIONS, OF_WEIGHTS, SET_SCALES
 
 VALUES: dict[str, str] = {
     "2**31": str(2**31), "2**32+1": str(2**32 + 1), "2**53+1": str(2**53 + 1), "2**63": str(2**63),
@@ -51,7 +51,8 @@ def numbers(hint: Any, steps: tuple[str, ...], depth: int = _NESTED) -> Iterator
 
 
 POOLING = {route.path for route in ROUTES if route.does == "pool"}  # refused before their bodies are read
-SERVED = {path: struct for path, struct in STRUCTS.items() if path not in (*POOLING, *OF_ADAPTERS, SET_SCALES)}
+OFF = (*OF_ADAPTERS, *OF_EXTENSIONS, *OF_WEIGHTS, SET_SCALES)
+SERVED = {path: struct for path, struct in STRUCTS.items() if path not in (*POOLING, *OFF)}
 FIELDS = sorted({Field(path, steps) for path, struct in SERVED.items() for steps in numbers(struct, ())})
 PLACEHOLDER = "the value"
 
