@@ -12,6 +12,16 @@ class PluginError(ApplianceError):
     exit_code = ExitCode.INVALID
 
 
+def made_plugin(path: str, field: str) -> Any:
+    """Imports a plug-in; a class is constructed without arguments. Raises PluginError."""
+    found = load_plugin(path, field)
+    try:
+        return found() if isinstance(found, type) else found
+    except Exception as error:
+        message = f"{field}: {path} cannot be constructed: {type(error).__name__}: {error}"
+        raise PluginError(message) from error
+
+
 def load_plugin(path: str, field: str) -> Any:
     """Imports "module:NAME" or "module.NAME", which `field` of the spec names. Raises PluginError."""
     module, _, name = path.replace(":", ".").rpartition(".")

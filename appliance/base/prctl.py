@@ -5,6 +5,7 @@ import os
 import signal
 from typing import Final
 
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)  # loaded before any fork, after which little is safe
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
 
@@ -24,5 +25,5 @@ def end_with_parent(parent: int) -> bool:
 
 
 def _prctl(option: int, argument: object) -> None:
-    if ctypes.CDLL(None, use_errno=True).prctl(option, argument, 0, 0, 0) != 0:
+    if _LIBC.prctl(option, argument, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")

@@ -1,8 +1,9 @@
 """`appliance status`: prints what runs, since when, and its state."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -10,22 +11,31 @@ from appliance.base.environ import state_dir
 from appliance.base.errors import ApplianceError, ExitCode
 from appliance.base.units import format_size
 from appliance.deploy.adapters import adapter_status, adapter_text
-from appliance.deploy.experts import experts_status, experts_text
-from appliance.deploy.graphs import graphs_status
+from appliance.deploy.experts import experts_text, read_experts
+from appliance.deploy.graphs import read_graphs
 from appliance.deploy.lock import owner_of
 from appliance.deploy.naming import find_deployment
 from appliance.deploy.observe import observe
-from appliance.deploy.preemption import swap_status, swap_text
+from appliance.deploy.preemption import read_swap, swap_text
+from appliance.deploy.probe import ask_metrics
 from appliance.deploy.process import descendants, resident_bytes
 from appliance.deploy.reconcile import Readiness
 from appliance.deploy.replicas import replica_status, replicas_text
-from appliance.deploy.sleep import sleep_status, sleep_text
-from appliance.deploy.speculation import speculation_status
+from appliance.deploy.sleep import read_sleep, sleep_text
+from appliance.deploy.speculation import read_speculation
 from appliance.deploy.state import DeploymentState, deployment_names
-from appliance.deploy.usage import usage, usage_text
-from appliance.deploy.weights import weights_status, weights_text
+from appliance.deploy.usage import read_usage, usage_text
+from appliance.deploy.weights import read_weights, weights_text
 from appliance.plan.boot import BootReport, read_boot_report
 
+_READERS: Final[dict[str, Callable[[str], dict[str, Any] | None]]] = {
+    "speculation": read_speculation,
+    "graphs": read_graphs,
+    "experts": read_experts,
+    "sleep": read_sleep,
+    "new_weights": read_weights,
+    "swap": read_swap,
+}  # of the server's metrics
 _LIVE = (Readiness.READY, Readiness.NOT_READY, Readiness.FAILED)
 
 
@@ -72,20 +82,16 @@ def _status(state: DeploymentState, *, with_usage: bool) -> dict[str, Any]:
     if seen.readiness in _LIVE:
         body["uptime_s"] = round(time.time() - current.started_at, 1)
         body["memory_bytes"] = resident_bytes([current.process, *descendants(current.process)])
-        body["replicas"] = replica_status(current.url)
-        body["speculation"] = speculation_status(current.url)
-        body["graphs"] = graphs_status(current.url)
-        body["experts"] = experts_status(current.url)
-        body["sleep"] = sleep_status(current.url)
-        body["new_weights"] = weights_status(current.url)
-        body["swap"] = swap_status(current.url)
+        metrics = ask_metrics(current.url)
+        body["replicas"] = replica_status(current.url, metrics or "")
+        body |= {name: read(metrics or "") for name, read in _READERS.items()}
         body["adapters"] = [adapter_status(each) for each in seen.adapters or ()]
         report = _boot_report(state.generation(current.home_generation).folder)
         weights = None if report is None else report.weights
         body["weights"] = None if weights is None else msgspec.to_builtins(weights)
         body["locked_bytes"] = None if report is None else report.locked_bytes
         if with_usage:
-            body["usage"] = usage(current.url)
+            body["usage"] = None if metrics is None else read_usage(metrics)
     return body
 
 

@@ -8,9 +8,10 @@ from typing import Any
 from appliance.base.errors import ApplianceError, SpecError
 from appliance.base.hashing import sha256_hex
 from appliance.deploy.adapters import adapter_drift
+from appliance.deploy.probe import ask_metrics
 from appliance.deploy.reconcile import Observation, Readiness, changes
 from appliance.deploy.state import CurrentState, DeploymentState, Generation
-from appliance.deploy.weights import weights_status, weights_text
+from appliance.deploy.weights import read_weights, weights_text
 from appliance.plan.prepare import prepare
 from appliance.plan.types import EnginePlan
 from appliance.spec.compose import written_text
@@ -39,7 +40,8 @@ def _found(generation: Generation, seen: Observation, current: CurrentState) -> 
     if seen.readiness is not Readiness.READY:
         yield Drift("server", seen.reason or seen.readiness.value, "ready", seen.readiness.value)
     yield from _spec_file(generation, Path(current.spec_file))
-    if seen.readiness is Readiness.READY and (replaced := weights_status(current.url)) is not None:
+    metrics = ask_metrics(current.url) if seen.readiness is Readiness.READY else None
+    if (replaced := read_weights(metrics or "")) is not None:
         yield Drift("weights", "the model's weights", "those of the plan", weights_text(replaced))
     if seen.plan is not None:
         for name, then, now in adapter_drift(seen.plan, seen.adapters):

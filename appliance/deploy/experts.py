@@ -3,8 +3,6 @@
 import re
 from typing import Any
 
-from appliance.deploy.probe import ask_text
-
 _SAMPLE = re.compile(
     r"^appliance_expert_(moves_total|move_seconds_total|rearrangements_total|balancedness|speed_up|balancer_is_off)"
     r"\{.*\} (\S+)$",
@@ -12,14 +10,8 @@ _SAMPLE = re.compile(
 )
 
 
-def experts_status(url: str) -> dict[str, Any] | None:
-    """Returns moves, their seconds, and balancedness; None if experts stay, or no metrics are shown."""
-    text = ask_text(url, "/metrics")
-    return None if text is None else read_experts(text)
-
-
 def read_experts(metrics: str) -> dict[str, Any] | None:
-    """Reads the Prometheus text of a server of one replica, as which experts move."""
+    """Returns moves, their seconds, and balancedness; None if experts stay. A server has one replica then."""
     found = {name.removesuffix("_total"): float(value) for name, value in _SAMPLE.findall(metrics)}
     if not found.get("balancedness"):
         return None

@@ -3,23 +3,15 @@
 import re
 from typing import Any
 
-from appliance.deploy.probe import ask_text
-
 _SAMPLE = re.compile(
     r'^appliance_(preempted_sequences|swapped_bytes|swap_seconds)_total\{.*?\b(?:outcome|way)="(\w+)".*\} (\S+)$',
     re.MULTILINE,
 )
 
 
-def swap_status(url: str) -> dict[str, Any] | None:
-    """Returns outcomes of preempted sequences, and bytes and seconds of copies by way (out, in); None if the server has
-    no swap space, has preempted no sequence, or shows no metrics."""
-    text = ask_text(url, "/metrics")
-    return None if text is None else read_swap(text)
-
-
 def read_swap(metrics: str) -> dict[str, Any] | None:
-    """Reads the Prometheus text of a server; counts of replicas are added up."""
+    """Returns outcomes of preempted sequences, and bytes and seconds of copies by way (out, in); None if the server has
+    no swap space, or has preempted no sequence. Counts of replicas are added up."""
     found: dict[str, dict[str, float]] = {}
     for name, label, value in _SAMPLE.findall(metrics):
         of = found.setdefault(name, {})

@@ -79,6 +79,12 @@ def ask_text(url: str, path: str, timeout_s: float = 2.0) -> str | None:
     return data.decode(errors="replace") if response.status == 200 else None
 
 
+def ask_metrics(url: str) -> str | None:
+    """Returns the Prometheus text of a server, of which the readers of this package take what they know; None if it
+    shows no metrics."""
+    return ask_text(url, "/metrics")
+
+
 def ask(url: str, path: str, timeout_s: float = 2.0) -> ProbeAnswer | None:
     """Sends a GET; None when no answer comes in time."""
     connection = _connection(url, timeout_s)

@@ -3,21 +3,21 @@
 import re
 from typing import Any, Final
 
-from appliance.deploy.probe import ask, ask_text
+from appliance.deploy.probe import ask
 
 _SAMPLE: Final = re.compile(
     r'^appliance_(requests_running|requests_waiting)\{.*?\bengine="(\d+)".*?\} (\S+)$', re.MULTILINE
 )
 
 
-def replica_status(url: str) -> list[dict[str, Any]] | None:
+def replica_status(url: str, metrics: str) -> list[dict[str, Any]] | None:
     """Returns of each replica its number, state, reason and restarts, and its running and waiting sequences where
     metrics are shown; None if the server has one engine, or does not answer."""
     answer = ask(url, "/readyz")
     if answer is None or not isinstance(answer.body, dict) or "replicas" not in answer.body:
         return None
     replicas: list[dict[str, Any]] = answer.body["replicas"]
-    return with_load(replicas, ask_text(url, "/metrics") or "")
+    return with_load(replicas, metrics)
 
 
 def with_load(replicas: list[dict[str, Any]], metrics: str) -> list[dict[str, Any]]:

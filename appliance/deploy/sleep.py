@@ -3,23 +3,15 @@
 import re
 from typing import Any, Final
 
-from appliance.deploy.probe import ask_text
-
 _SAMPLE = re.compile(
     r'^appliance_(engine_sleep_state|sleep_seconds)\{.*?\b(?:sleep_state|phase)="(\w+)".*\} (\S+)$', re.MULTILINE
 )
 _LEVELS: Final = {"weights_offloaded": 1, "discard_all": 2}
 
 
-def sleep_status(url: str) -> dict[str, Any] | None:
-    """Returns whether the engine sleeps, at which level, and the seconds of the last sleep and of waking; None if it
-    cannot sleep, was never asked to, or shows no metrics."""
-    text = ask_text(url, "/metrics")
-    return None if text is None else read_sleep(text)
-
-
 def read_sleep(metrics: str) -> dict[str, Any] | None:
-    """Reads the Prometheus text of a server. Several replicas sleep while one does, as long as the slowest took."""
+    """Returns whether the engine sleeps, at which level, and the seconds of the last sleep and of waking; None if it
+    cannot sleep, or was never asked to. Several replicas sleep while one does, as long as the slowest took."""
     found: dict[tuple[str, str], float] = {}
     for name, label, value in _SAMPLE.findall(metrics):
         found[name, label] = max(float(value), found.get((name, label), 0.0))

@@ -3,8 +3,6 @@
 import re
 from typing import Any
 
-from appliance.deploy.probe import ask_text
-
 _SAMPLE = re.compile(r'^appliance_(\w+?)_total\{.*?\b(?:method|decision)="(\w+)".*\} (\S+)$', re.MULTILINE)
 _OF_METHOD = {
     "method_drafts": "drafts",
@@ -13,14 +11,9 @@ _OF_METHOD = {
 }
 
 
-def speculation_status(url: str) -> dict[str, Any] | None:
-    """Returns drafts by method and steps by decision; None if the server has no speculation, or shows no metrics."""
-    text = ask_text(url, "/metrics")
-    return None if text is None else read_speculation(text)
-
-
 def read_speculation(metrics: str) -> dict[str, Any] | None:
-    """Reads the Prometheus text of a server; counts of replicas are added up."""
+    """Returns drafts by method and steps by decision; None if the server has no speculation. Counts of
+    replicas are added up."""
     methods: dict[str, dict[str, int]] = {}
     steps: dict[str, int] = {}
     for name, label, value in _SAMPLE.findall(metrics):

@@ -5,8 +5,6 @@ from typing import Any, Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from appliance.deploy.probe import ask_text
-
 # Where a figure is counted: of all requests, by API key, or by adapter; under the value of a label, where it has kinds.
 _FIGURES: Final = {
     "appliance_requests_finished_total": ("requests", "", "finished_reason"),
@@ -19,12 +17,6 @@ _FIGURES: Final = {
     "appliance_adapter_requests_total": ("requests", "adapter", ""),
     "appliance_adapter_tokens_total": ("tokens", "adapter", "kind"),
 }
-
-
-def usage(url: str) -> dict[str, Any] | None:
-    """Returns what `read_usage` finds; None if the server shows no metrics."""
-    text = ask_text(url, "/metrics")
-    return None if text is None else read_usage(text)
 
 
 def read_usage(metrics: str) -> dict[str, Any]:

@@ -3,21 +3,12 @@
 import re
 from typing import Any
 
-from appliance.deploy.probe import ask_text
-
 _VERSION = re.compile(r"^appliance_weights_version(?:\{[^}]*\})? (\S+)$", re.MULTILINE)
 _INFO = re.compile(r'^appliance_weights_info\{.*?\blabel="([^"]*)".*?\bsha256="(\w+)".*\} 1(?:\.0)?$', re.MULTILINE)
 
 
-def weights_status(url: str) -> dict[str, Any] | None:
-    """Returns the version, digest and label of weights that replaced those of the plan; None if none did, or the server
-    shows no metrics."""
-    text = ask_text(url, "/metrics")
-    return None if text is None else read_weights(text)
-
-
 def read_weights(metrics: str) -> dict[str, Any] | None:
-    """Reads the Prometheus text of a server."""
+    """Returns the version, digest and label of weights that replaced those of the plan; None if none did."""
     version = max((int(float(value)) for value in _VERSION.findall(metrics)), default=0)
     if not version:
         return None

@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from appliance.base.log import fields, logger
 from appliance.base.plugin_types import MetricSample, MetricsExporter
-from appliance.base.plugins import PluginError, load_plugin
+from appliance.base.plugins import PluginError, made_plugin
 from appliance.plan.serving_types import ExportersPlan
 
 FIELD: Final = "observability.metrics.exporters"
@@ -46,11 +46,7 @@ def samples_of(figures: Collector) -> tuple[MetricSample, ...]:
 
 
 def _loaded(name: str) -> MetricsExporter:
-    found = load_plugin(name, FIELD)
-    try:
-        made = found() if isinstance(found, type) else found
-    except Exception as error:
-        raise PluginError(f"{FIELD}: {name} cannot be constructed: {type(error).__name__}: {error}") from error
+    made = made_plugin(name, FIELD)
     if not callable(made) or inspect.iscoroutinefunction(made):
         raise PluginError(f"{FIELD}: {name} is no function", hint="def export(samples), or a class of such objects")
     exporter: MetricsExporter = made

@@ -2,20 +2,21 @@
 
 from pathlib import Path
 
-from appliance.deploy.usage import read_usage, usage, usage_text
+from appliance.deploy.probe import ask_metrics
+from appliance.deploy.usage import read_usage, usage_text
 from appliance.engine.scripted import Script
 from tests.server.harness import running
 
 
 def test_a_server_tells_what_was_asked_of_it(tmp_path: Path) -> None:
     with running(tmp_path, Script()) as server, server.http() as client:
-        assert usage(server.url) is not None
         for number in range(3):
             body = {"model": "scripted", "prompt": "abcdef", "max_tokens": 2 + number}
             assert client.post("/v1/completions", json=body).status_code == 200
         assert client.post("/v1/completions", json={"model": "scripted"}).status_code == 400
-        found = usage(server.url)
-    assert found is not None
+        metrics = ask_metrics(server.url)
+    assert metrics is not None
+    found = read_usage(metrics)
     assert sum(found["requests"].values()) == 3
     assert found["prompt_tokens"] > 0
     assert found["generation_tokens"] >= 3

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from appliance.deploy.sleep import sleep_status
+from appliance.deploy.probe import ask_metrics
+from appliance.deploy.sleep import read_sleep
 from tests.e2e.served import NAME, make_random_model, serving
 from tests.server.harness import Server
 
@@ -70,7 +71,7 @@ def test_a_sleeping_engine_gives_its_memory_back_and_says_the_same_afterwards(se
     assert awake - resident(server) > CACHE_BYTES * 0.9
     assert "sleeps" in ask(server, 503)["error"]["message"]
     assert is_sleeping(server) == fell_asleep
-    assert sleep_status(server.url) == {
+    assert read_sleep(ask_metrics(server.url) or "") == {
         "is_sleeping": True, "level": level, "sleep_s": round(fell_asleep["sleep_s"], 3), "wake_s": 0.0,
     }  # fmt: skip
     assert post(server, "/wake_up?tags=weights")["asleep"] == ["kv_cache"]
@@ -79,7 +80,7 @@ def test_a_sleeping_engine_gives_its_memory_back_and_says_the_same_afterwards(se
     woken = post(server, "/wake_up?tags=kv_cache")
     assert (woken["is_sleeping"], woken["level"]) == (False, level)
     assert woken["wake_s"] > 0
-    told = sleep_status(server.url)
+    told = read_sleep(ask_metrics(server.url) or "")
     assert told is not None
     assert (told["is_sleeping"], told["wake_s"]) == (False, round(woken["wake_s"], 3))
     assert ask(server)["choices"] == before

@@ -9,7 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from appliance.deploy.weights import weights_status, weights_text
+from appliance.deploy.probe import ask_metrics
+from appliance.deploy.weights import read_weights, weights_text
 from tests.e2e.served import NAME, make_random_model, serving
 from tests.server.harness import Server
 
@@ -98,7 +99,7 @@ def test_the_version_is_told(server: Server, models: dict[str, Path]) -> None:
     assert (told["success"], told["weight_version"]) == (True, "step-7")
     with server.http() as http:
         assert http.get("/get_weight_version").json()["sha256"] == told["sha256"]
-    status = weights_status(server.url)
+    status = read_weights(ask_metrics(server.url) or "")
     assert status == {"version": told["version"], "sha256": told["sha256"], "label": "step-7"}
     assert "step-7" in str(weights_text(status))
     again = update(server, model_path=str(models["b"]), sha256=told["sha256"], abort_all_requests=True)

@@ -6,7 +6,7 @@ from typing import Final
 
 from appliance.base.bounded import BoundedCalls
 from appliance.base.plugin_types import ProposeTokens
-from appliance.base.plugins import PluginError, load_plugin
+from appliance.base.plugins import PluginError, made_plugin
 from appliance.engine.step import DraftTokens
 
 FIELD: Final = "speculative.drafter"
@@ -15,11 +15,7 @@ DRAFT_TIMEOUT_S: Final = 1.0  # of one row, while which nothing runs
 
 def load_propose(path: str) -> ProposeTokens:
     """Imports a drafter. A class is constructed without arguments; its object is called. Raises PluginError."""
-    found = load_plugin(path, FIELD)
-    try:
-        made = found() if isinstance(found, type) else found
-    except Exception as error:
-        raise PluginError(f"{FIELD}: {path}() raised {type(error).__name__}: {error}") from error
+    made = made_plugin(path, FIELD)
     if not callable(made):
         raise PluginError(f"{FIELD}: {path} is no function", hint="write one of (tokens, most) that returns token ids")
     propose: ProposeTokens = made

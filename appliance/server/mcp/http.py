@@ -19,6 +19,7 @@ from appliance.server.mcp.messages import (
     reply_bytes,
     request_bytes,
     result_of,
+    version_of,
 )
 
 _END_WITHIN_S: Final = 2.0
@@ -57,7 +58,7 @@ class HttpTransport:
                 if message.is_answer and message.id == number:
                     result = result_of(message)
                     if method == "initialize":
-                        self._client.headers["mcp-protocol-version"] = _version(result)
+                        self._client.headers["mcp-protocol-version"] = version_of(result)
                     return result
                 await self._reply(message)
         raise ToolServerError("the server closed the connection without an answer")
@@ -123,18 +124,3 @@ class HttpTransport:
                 elif not line and data:
                     yield b"\n".join(data)
                     data = []
-
-
-class _Greeting(msgspec.Struct):
-    protocolVersion: str  # noqa: N815 - the protocol's name
-
-
-def _version(result: msgspec.Raw) -> str:
-    """Raises ToolServerError for what can be no header."""
-    try:
-        version = msgspec.json.decode(result, type=_Greeting).protocolVersion
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ToolServerError("the server's greeting is not of the protocol") from error
-    if not (version.isascii() and version.isprintable() and len(version) <= 32):
-        raise ToolServerError("the server's greeting has no version of the protocol")
-    return version

@@ -36,6 +36,10 @@ class RpcMessage(msgspec.Struct):
         return self.method is None and self.id is not None and (bytes(self.result) != b"" or self.error is not None)
 
 
+class _Greeting(msgspec.Struct):
+    protocolVersion: str  # noqa: N815 - the protocol's name
+
+
 class Transport(Protocol):
     """A connection to one server. Everything that arrives is bounded."""
 
@@ -86,3 +90,14 @@ def result_of(message: RpcMessage) -> msgspec.Raw:
     if message.error is not None:
         raise ToolServerError(message.error.message[:500] or "the server gave an error", message.error.code)
     return message.result
+
+
+def version_of(greeting: msgspec.Raw) -> str:
+    """The version of the protocol that a server speaks. Raises ToolServerError for what can be no header of HTTP."""
+    try:
+        version = msgspec.json.decode(greeting, type=_Greeting).protocolVersion
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ToolServerError("the server's greeting is not of the protocol") from error
+    if not (version.isascii() and version.isprintable() and len(version) <= 32):
+        raise ToolServerError("the server's greeting has no version of the protocol")
+    return version

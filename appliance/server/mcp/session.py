@@ -6,7 +6,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from appliance import __version__
-from appliance.server.mcp.messages import PROTOCOL_VERSION, ToolServerError, Transport
+from appliance.server.mcp.messages import PROTOCOL_VERSION, ToolServerError, Transport, version_of
 
 T = TypeVar("T")
 MAX_TOOLS: Final = 1024  # of one server
@@ -38,10 +38,6 @@ class _Result(msgspec.Struct):
     isError: bool = False  # noqa: N815 - the protocol's name
 
 
-class _Greeting(msgspec.Struct):
-    protocolVersion: str  # noqa: N815 - the protocol's name
-
-
 @dataclass(frozen=True, slots=True)
 class ToolResult:
     """What a call gave, as text for the model. content: as the tool gave it. is_error: the tool says that it failed."""
@@ -55,9 +51,9 @@ async def begin(transport: Transport) -> str:
     """Greets the server; returns the version of the protocol that it speaks. Raises ToolServerError."""
     client = {"name": "appliance", "version": __version__}
     params = {"protocolVersion": PROTOCOL_VERSION, "capabilities": {}, "clientInfo": client}
-    greeting = _read(await transport.request("initialize", params), _Greeting)
+    version = version_of(await transport.request("initialize", params))
     await transport.notify("notifications/initialized", {})
-    return greeting.protocolVersion
+    return version
 
 
 async def list_tools(transport: Transport) -> tuple[ListedTool, ...]:

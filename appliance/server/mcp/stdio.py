@@ -5,18 +5,19 @@ kills the server, and whatever the server has started reads the end of its input
 """
 
 import asyncio
-import ctypes
 import os
 import re
 import signal
 import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
 from appliance.base.log import fields, logger
+from appliance.base.prctl import end_with_parent
 from appliance.server.mcp.messages import (
     RpcMessage,
     ToolServerError,
@@ -28,8 +29,6 @@ from appliance.server.mcp.messages import (
 )
 
 _log = logger("tools")
-_LIBC = ctypes.CDLL(None)  # loaded before a fork, after which little is safe
-_PR_SET_PDEATHSIG: Final = 1
 _END_WITHIN_S: Final = 2.0  # after the end of its input, before it is killed
 _MAX_GARBAGE: Final = 100  # lines that are no messages
 _KEPT_ERRORS: Final = 2000  # characters of what it said last on its standard error
@@ -61,7 +60,7 @@ class StdioTransport:
             env=dict(environment),
             limit=max_bytes,
             start_new_session=True,
-            preexec_fn=_end_with_parent,
+            preexec_fn=partial(_end_with, os.getpid()),
         )
         return cls(process, max_bytes)
 
@@ -208,5 +207,6 @@ def _kill_group(pid: int) -> None:
         return  # none is left
 
 
-def _end_with_parent() -> None:
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+def _end_with(parent: int) -> None:
+    if not end_with_parent(parent):
+        os._exit(1)
