@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from appliance.base.settings import own_api_key
 from appliance.plan.serving_types import ListenPlan
 
 _FAILED_STATE = "failed"  # service.health.EngineState.FAILED, read from JSON
@@ -66,10 +67,12 @@ def _connection(url: str, timeout_s: float) -> http.client.HTTPConnection:
 
 
 def ask_text(url: str, path: str, timeout_s: float = 2.0) -> str | None:
-    """Sends a GET; None when no answer comes in time, or not 200."""
+    """Sends a GET, with the key of APPLIANCE_API_KEY where there is one; None when no answer comes in time, or not
+    200."""
+    key = own_api_key()
     connection = _connection(url, timeout_s)
     try:
-        connection.request("GET", path)
+        connection.request("GET", path, headers={"Authorization": f"Bearer {key}"} if key else {})
         response = connection.getresponse()
         data = response.read()
     except (OSError, http.client.HTTPException):

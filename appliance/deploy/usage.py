@@ -17,6 +17,9 @@ _FIGURES: Final = {
     "appliance_adapter_requests_total": ("requests", "adapter", ""),
     "appliance_adapter_tokens_total": ("tokens", "adapter", "kind"),
 }
+_NO_METRICS: Final = (
+    "the server shows no metrics: observability.metrics.enabled, or APPLIANCE_API_KEY where it has keys"
+)
 
 
 def read_usage(metrics: str) -> dict[str, Any]:
@@ -39,7 +42,7 @@ def read_usage(metrics: str) -> dict[str, Any]:
 def usage_text(found: dict[str, Any] | None) -> list[tuple[str, str]]:
     """Returns rows of a name and what was counted."""
     if found is None:
-        return [("usage", "the server shows no metrics (observability.metrics.enabled)")]
+        return [("usage", _NO_METRICS)]
     rows = [("requests", _kinds(found.get("requests", {})) or "none")]
     prompt, cached, made = (found.get(f"{name}_tokens", 0) for name in ("prompt", "cached_prompt", "generation"))
     rows.append(("tokens", f"{prompt:,} of prompts ({cached:,} cached), {made:,} of answers"))

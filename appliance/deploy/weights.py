@@ -1,10 +1,13 @@
 """What a running server says of its weights, from its metrics: whether they are still those of the plan."""
 
+import json
 import re
 from typing import Any
 
 _VERSION = re.compile(r"^appliance_weights_version(?:\{[^}]*\})? (\S+)$", re.MULTILINE)
-_INFO = re.compile(r'^appliance_weights_info\{.*?\blabel="([^"]*)".*?\bsha256="(\w+)".*\} 1(?:\.0)?$', re.MULTILINE)
+_INFO = re.compile(
+    r'^appliance_weights_info\{.*?\blabel="((?:[^"\\]|\\.)*)".*?\bsha256="(\w+)".*\} 1(?:\.0)?$', re.MULTILINE
+)  # what a client calls them may have quotes, which are escaped
 
 
 def read_weights(metrics: str) -> dict[str, Any] | None:
@@ -13,7 +16,7 @@ def read_weights(metrics: str) -> dict[str, Any] | None:
     if not version:
         return None
     label, sha256 = next(iter(_INFO.findall(metrics)), ("", ""))
-    return {"version": version, "sha256": sha256, "label": label}
+    return {"version": version, "sha256": sha256, "label": json.loads(f'"{label}"', strict=False)}
 
 
 def weights_text(status: dict[str, Any] | None) -> str | None:

@@ -29,7 +29,12 @@ def extension_call(
     timeout_s = most_s if timeout_s is None else timeout_s
     if not 0 < timeout_s <= most_s:
         raise invalid("timeout", f"timeout is {timeout_s:g}; it must be above 0 and at most {most_s:g} seconds")
-    return ExtensionCall(method, list(args), dict(kwargs), timeout_s)
+    call = ExtensionCall(method, list(args), dict(kwargs), timeout_s)
+    try:
+        msgspec.msgpack.encode(call)
+    except OverflowError as error:
+        raise invalid("args", "args and kwargs have an integer of more than 64 bits") from error
+    return call
 
 
 async def call_ranks(engines: Sequence[EngineClient], call: ExtensionCall) -> list[Any]:

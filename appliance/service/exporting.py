@@ -13,6 +13,7 @@ from appliance.base.log import fields, logger
 from appliance.base.plugin_types import MetricSample, MetricsExporter
 from appliance.base.plugins import PluginError, made_plugin
 from appliance.plan.serving_types import ExportersPlan
+from appliance.service.metrics import ServiceMetrics
 
 FIELD: Final = "observability.metrics.exporters"
 
@@ -34,6 +35,11 @@ class Exporters:
             samples = samples_of(await figures())
             for each in self._runs:
                 each.give(samples)
+
+
+async def figures_of(metrics: ServiceMetrics) -> Collector:
+    """Returns the figures of one process, for `Exporters.run`."""
+    return metrics.collector
 
 
 def samples_of(figures: Collector) -> tuple[MetricSample, ...]:

@@ -93,16 +93,19 @@ class OwnStream:
         self._ids = list(ids)
         self._start = 0  # of the tokens that are decoded
         self._end = len(self._ids)  # of those whose text was given
+        self._given: str | None = None  # the text of these, once it was asked for
 
     def step(self, backend: OwnBackend, token_id: int) -> str | None:
         """Returns the text that the token adds; None while a character has not all its bytes."""
         self._ids.append(token_id)
-        before = backend.decode(self._ids[self._start : self._end])
+        if self._given is None:
+            self._given = backend.decode(self._ids[self._start : self._end])
         text = backend.decode(self._ids[self._start :])
-        if len(text) <= len(before) or text.endswith(_UNFINISHED):
+        if len(text) <= len(self._given) or text.endswith(_UNFINISHED):
             return None
+        added, self._given = text[len(self._given) :], None
         self._start, self._end = self._end, len(self._ids)
-        return text[len(before) :]
+        return added
 
 
 def load_own(path: str, folder: Path) -> OwnBackend:

@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import pytest
+
+from appliance.base.hashing import key_hash
 from appliance.deploy.probe import ask_metrics
 from appliance.deploy.usage import read_usage, usage_text
 from appliance.engine.scripted import Script
@@ -56,4 +59,18 @@ appliance_adapter_requests_total{engine="0",adapter="sql"} 1.0
 
 
 def test_a_server_without_metrics_says_so() -> None:
-    assert usage_text(None) == [("usage", "the server shows no metrics (observability.metrics.enabled)")]
+    assert usage_text(None) == [
+        ("usage", "the server shows no metrics: observability.metrics.enabled, or APPLIANCE_API_KEY where it has keys")
+    ]
+
+
+def test_a_server_with_keys_is_asked_with_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(tmp_path, Script(), key_hashes={"team-a": key_hash("secret")}) as server:
+        assert ask_metrics(server.url) is None
+        monkeypatch.setenv("APPLIANCE_API_KEY", "secret")
+        with server.http(headers={"authorization": "Bearer secret"}) as client:
+            body = {"model": "scripted", "prompt": "abcdef", "max_tokens": 2}
+            assert client.post("/v1/completions", json=body).status_code == 200
+        metrics = ask_metrics(server.url)
+    assert metrics is not None
+    assert read_usage(metrics)["keys"]["team-a"]["requests"] == 1

@@ -24,6 +24,12 @@ def test_the_last_weights_are_told_with_version_digest_and_label() -> None:
     assert weights_text(found) == "version 2 step-9, sha256:cdcdcdcdcdcd, in place of the plan's"
 
 
+def test_a_label_may_have_quotes() -> None:
+    found = read_weights(rendered(WeightStats(version=1, digest="ab" * 32, label='a "b" c')))
+    assert found is not None
+    assert (found["sha256"], found["label"]) == ("ab" * 32, 'a "b" c')
+
+
 def test_the_weights_of_the_plan_are_nothing_to_tell() -> None:
     assert read_weights(rendered(None)) is None
     assert read_weights(rendered(WeightStats())) is None

@@ -13,8 +13,7 @@ from appliance.plan.types import AdaptersPlan, EnginePlan
 from appliance.requests.adapters import is_allowed
 from appliance.requests.errors import ApiError
 from appliance.server.adapters.resolver import MOST_WAITING, AdapterResolver
-from appliance.server.adapters.routes import check_caller
-from appliance.server.http.callers import CALLER, Caller
+from appliance.server.http.callers import CALLER, Caller, check_unlimited
 from appliance.service.adapter_sets import AdapterChange, AdapterSetError, changed_set
 from appliance.service.metrics import ServiceMetrics
 from tests.e2e.served import make_random_adapter
@@ -122,7 +121,7 @@ def test_a_key_that_is_limited_to_models_changes_no_set(models: tuple[str, ...] 
     caller = Caller("team", KeyPlan(models=models), ServiceMetrics("m"))
     token = CALLER.set(caller)
     try:
-        check_caller()
+        check_unlimited()
         found = None
     except ApiError as error:
         found = error.status

@@ -6,6 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from appliance.base.hashing import key_hash
 from appliance.engine.scripted import Script
 
 from .harness import running
@@ -40,6 +41,9 @@ def test_results_come_in_the_order_of_ranks(client: httpx.Client) -> None:
         ({}, 400, "method"),
         ({"method": "where", "timeout": 0}, 400, "timeout"),
         ({"method": "where", "timeout": 3600}, 400, "at most 30"),
+        ({"method": "where", "timeout": 1e308}, 400, "at most 30"),
+        ({"method": "add", "args": [2**64]}, 400, "64 bits"),
+        ({"method": "where", "kwargs": {"a": -(2**63) - 1}}, 400, "64 bits"),
         ({"method": 3}, 400, "method"),
     ],
 )
@@ -51,6 +55,15 @@ def test_errors_are_named_and_cost_only_their_call(
     assert words in answer.json()["error"]["message"]
     said = client.post("/v1/completions", json={"model": "scripted", "prompt": "a", "max_tokens": 2})
     assert said.status_code == 200
+
+
+def test_a_key_of_some_models_may_not_call_it(tmp_path: Path) -> None:
+    keys = {"key_hashes": {"some": key_hash("some")}, "key_rules": {"some": {"models": ["alias"]}}}
+    limited = {"authorization": "Bearer some"}
+    extended = running(tmp_path, Script(), worker_extension_cls=EXTENSION, **keys)
+    with extended as server, server.http(headers=limited) as client:
+        answer = client.post("/collective_rpc", json={"method": "where"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "not_allowed")
 
 
 def test_without_a_class_or_debug_nothing_is_called(tmp_path: Path) -> None:

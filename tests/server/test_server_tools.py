@@ -33,7 +33,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         '"weather", "arguments": {"city": "Atlantis"}}\n</tool_call>', "plain": "Just words.",
     }  # fmt: skip
     replies = [Reply(ending(user), encode(answer)) for user, answer in answers.items()]
-    said = ("Oslo: 12 degrees", "Error executing tool weather", "Error: the server has ended: out of order")
+    said = ("Oslo: 12 degrees", "Error executing tool weather", "Error: the server has ended")
     replies += [Reply(encode(f"<tool>{text}</><assistant>"), encode("It is cold.")) for text in said]
     refused = "<tool>The user has refused this call. Not today.</><assistant>"
     replies.append(Reply(encode(refused), encode("Then not.")))
@@ -111,8 +111,15 @@ def test_an_error_of_a_tool_is_told_to_the_model(responses: Any) -> None:
     assert (call.status, call.error.type) == ("failed", "mcp_tool_execution_error")
     assert made.output_text == "It is cold."
     died = respond(responses, "call", tools=[tool("dies")])
-    assert died.output[1].error.message == "the server has ended: out of order"
+    assert died.output[1].error.message == "the server has ended"
     assert (died.status, died.output_text) == ("completed", "It is cold.")
+
+
+def test_a_tool_never_takes_the_name_of_a_callers_function(responses: Any) -> None:
+    sdk = pytest.importorskip("openai")
+    named = [{**FUNCTION, "name": name} for name in ("weather", "official__weather")]
+    with pytest.raises(sdk.BadRequestError, match="two tools would have the name 'official__weather'"):
+        respond(responses, "plain", tools=[*named, tool("official")])
 
 
 def test_a_server_that_is_not_there_offers_nothing(responses: Any) -> None:

@@ -11,7 +11,7 @@ from appliance.requests.adapters import is_allowed, read_folder, refused
 from appliance.requests.errors import ApiError, invalid
 from appliance.server.adapters.choice import check_scale
 from appliance.server.http.bodies import json_decoder, read_fields
-from appliance.server.http.callers import CALLER
+from appliance.server.http.callers import CALLER, check_unlimited
 from appliance.server.state import ServerState
 from appliance.service.adapter_sets import AdapterChange, AdapterSetError
 
@@ -45,7 +45,7 @@ _LOAD, _UNLOAD = json_decoder(LoadAdapterFields), json_decoder(UnloadAdapterFiel
 async def load_adapter(state: ServerState, request: Request) -> Response:
     """Loads an adapter from a folder of this machine, checks it, and serves it."""
     fields = await read_fields(state.plan.serving, request, _LOAD)
-    check_caller()
+    check_unlimited()
     name = fields.lora_name
     if not name or not fields.lora_path:
         raise invalid("lora_path" if name else "lora_name", "Both 'lora_name' and 'lora_path' must be provided.")
@@ -71,7 +71,7 @@ async def load_adapter(state: ServerState, request: Request) -> Response:
 async def unload_adapter(state: ServerState, request: Request) -> Response:
     """Stops serving an adapter. Open requests keep it until they end."""
     fields = await read_fields(state.plan.serving, request, _UNLOAD)
-    check_caller()
+    check_unlimited()
     name = fields.lora_name
     if not name:
         raise invalid("lora_name", "'lora_name' needs to be provided to unload a LoRA adapter.")
@@ -101,7 +101,7 @@ async def set_scales(state: ServerState, request: Request) -> Response:
     """Sets the scale of each adapter, as llama.cpp does: 0 of those that the list leaves out. Requests that say a scale
     of their own keep it, and open ones theirs."""
     wanted = await read_fields(state.plan.serving, request, _SCALES)
-    check_caller()
+    check_unlimited()
     served = () if state.plan.adapters is None else state.plan.adapters.served
     scales = dict.fromkeys((each.name for each in served), 0.0)
     for place, each in enumerate(wanted):
@@ -115,13 +115,6 @@ async def set_scales(state: ServerState, request: Request) -> Response:
     except AdapterSetError as error:
         raise refused(error, "id") from error
     return Response(orjson.dumps({"success": True}), media_type="application/json")
-
-
-def check_caller() -> None:
-    """Raises ApiError 403 for a key that may use some models only: adapters are everybody's."""
-    caller = CALLER.get()
-    if caller is not None and caller.rules.models is not None:
-        raise ApiError(403, f"the key {caller.name!r} is limited to its models", code="not_allowed")
 
 
 def _loaded_already(name: str) -> ApiError:

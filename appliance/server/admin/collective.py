@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from appliance.requests import extension
 from appliance.server.http.bodies import json_decoder, read_fields
+from appliance.server.http.callers import check_unlimited
 from appliance.server.state import ServerState
 
 
@@ -28,6 +29,7 @@ async def call_ranks(state: ServerState, request: Request) -> Response:
     """Answers {"results": [...]}: what the method returned on each rank, in order; of several replicas one after the
     other."""
     fields = await read_fields(state.plan.serving, request, _FIELDS)
+    check_unlimited()
     call = extension.extension_call(state.plan.parallel, fields.method, fields.args, fields.kwargs, fields.timeout)
     results = await extension.call_ranks(state.client.engines, call)
     return Response(orjson.dumps({"results": results}), media_type="application/json")

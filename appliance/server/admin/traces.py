@@ -16,6 +16,7 @@ from appliance.base.log import logger
 from appliance.engine.chrome_trace import chrome_trace
 from appliance.engine.profile import EngineProfile
 from appliance.requests.errors import ApiError
+from appliance.server.http.callers import check_unlimited
 from appliance.server.state import ServerState
 
 _log = logger("server")
@@ -23,12 +24,14 @@ _log = logger("server")
 
 async def start_profile(state: ServerState, request: Request) -> Response:
     """Starts a trace of every engine; one that runs already starts anew."""
+    check_unlimited()
     await asyncio.gather(*(each.start_trace() for each in state.client.engines))
     return _answer({"profiling": True})
 
 
 async def stop_profile(state: ServerState, request: Request) -> Response:
     """Ends the trace and writes it into the folder; answers its file's name. 400 if none runs."""
+    check_unlimited()
     answers = await asyncio.gather(*(each.call("stop_profile") for each in state.client.engines))
     found = [msgspec.msgpack.decode(each, type=EngineProfile | None) for each in answers]
     traces = [each.trace for each in found if each is not None and each.trace is not None]

@@ -15,8 +15,8 @@ from appliance.engine.messages import EngineStats, ErrorKind
 from appliance.engine.weight_messages import WeightStats, WeightUpdate
 from appliance.requests.adapters import is_allowed
 from appliance.requests.errors import ApiError, invalid
-from appliance.server.adapters.routes import check_caller
 from appliance.server.http.bodies import json_decoder, read_fields
+from appliance.server.http.callers import check_unlimited
 from appliance.server.state import ServerState
 from appliance.service.errors import RequestFailedError
 
@@ -38,7 +38,7 @@ _FIELDS = json_decoder(UpdateFields)
 async def update_weights_from_disk(state: ServerState, request: Request) -> Response:
     """Replaces the weights by those of a checkpoint on this machine; answers when they serve."""
     fields = await read_fields(state.plan.serving, request, _FIELDS)
-    check_caller()
+    check_unlimited()
     if fields.load_format not in (None, "auto"):
         raise invalid("load_format", "load_format is found from the files; leave it out, or write auto")
     path = Path(fields.model_path)

@@ -225,3 +225,10 @@ class _CallerMeter:
 
     def close(self, reason: str) -> None:
         self._caller.account.close()
+
+
+def check_unlimited() -> None:
+    """Raises ApiError 403 for a key that may use some models only, where a route changes what everybody uses."""
+    caller = CALLER.get()
+    if caller is not None and caller.rules.models is not None:
+        raise ApiError(403, f"the key {caller.name!r} is limited to its models", code="not_allowed")

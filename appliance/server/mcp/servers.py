@@ -29,7 +29,7 @@ class ToolServer:
         self._transport: Transport | None = None
         self._tools: tuple[ListedTool, ...] = ()
         self._listed = 0.0
-        self._connecting = asyncio.Lock()
+        self._connecting, self._listing = asyncio.Lock(), asyncio.Lock()
         self._num_failures = 0
         self._not_before = 0.0
         self._num_open = 0
@@ -39,9 +39,10 @@ class ToolServer:
         """Those that may be used. Raises ToolServerError."""
         async with self._bounded("list"):
             transport = await self._connected()
-            if time.monotonic() - self._listed > _FRESH_S:
-                self._tools = await list_tools(transport)
-                self._listed = time.monotonic()
+            async with self._listing:
+                if time.monotonic() - self._listed > _FRESH_S:
+                    self._tools = await list_tools(transport)
+                    self._listed = time.monotonic()
         allowed = self.plan.allowed_tools
         return tuple(tool for tool in self._tools if allowed is None or tool.name in allowed)
 

@@ -135,7 +135,7 @@ class StdioTransport:
         if not self._is_closed:
             last = self._errors.strip().rpartition("\n")[2]
             _log.warning("a server of tools has ended", extra=fields(reason=reason, said=last))
-            self._fail(f"{reason}: {last}" if last else reason)
+            self._fail(reason)
             _kill_group(self._process.pid)
 
     async def _take(self, line: bytes) -> None:

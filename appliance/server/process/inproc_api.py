@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import msgspec
 from starlette.types import ASGIApp
@@ -12,6 +13,7 @@ from appliance.plan.serving_types import AuthPlan, CorsPlan, ServingPlan
 from appliance.plan.types import EnginePlan
 from appliance.server.http.app import make_app
 from appliance.server.state import make_state
+from appliance.service.exporting import Exporters, figures_of
 from appliance.service.local_engines import Announce, local_engines
 from appliance.service.metrics import ServiceMetrics
 from appliance.service.text_side import load_text_side
@@ -30,9 +32,12 @@ async def inproc_api(plan: EnginePlan, announce: Announce) -> AsyncIterator[ASGI
     async with local_engines(plan, text, metrics, announce) as engines:
         metrics.describe(plan)
         state = make_state(plan, engines.client, metrics, engines.health, text.tokenizer)
+        exporters = Exporters(plan.serving.exporters)
+        exports = asyncio.create_task(exporters.run(partial(figures_of, metrics)), name="exports")
         try:
             yield make_app(state)
         finally:
+            exports.cancel()
             await state.tools.close()
             if state.tracer is not None:
                 await asyncio.to_thread(state.tracer.close)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import msgspec
 import uvloop
-from prometheus_client.registry import Collector
 
 from appliance.base.environ import cache_dir
 from appliance.base.errors import ApplianceError
@@ -26,7 +25,7 @@ from appliance.server.process.running import QuietServer, RunningServer, route_u
 from appliance.server.state import ServerState, make_state
 from appliance.service.engine_spawn import SpawnedEngine, sockets_beside
 from appliance.service.engines import EngineService, make_engines
-from appliance.service.exporting import Exporters
+from appliance.service.exporting import Exporters, figures_of
 from appliance.service.health import EngineHealth, EngineState, Health
 from appliance.service.metrics import ServiceMetrics
 from appliance.service.slo_gate import check_gate
@@ -154,7 +153,7 @@ class _Server:
             loop.add_signal_handler(signal.SIGHUP, control.wake)
         self._announce()
         batches = asyncio.create_task(BatchWorker(lambda: running.state).run(), name="batches")
-        exports = asyncio.create_task(self._exporters.run(partial(_figures, state.metrics)), name="exports")
+        exports = asyncio.create_task(self._exporters.run(partial(figures_of, state.metrics)), name="exports")
         serving = asyncio.create_task(server.serve([listener]))
         settled = asyncio.create_task(supervisor.settled())
         await asyncio.wait({serving, settled}, return_when=asyncio.FIRST_COMPLETED)
@@ -184,10 +183,6 @@ class _Server:
         if self._running is not None and not self._was_ready and all(each.is_ready for each in engines):
             self._was_ready = True
             self._status.write("ready", url=self._url, seconds=round(time.monotonic() - self._started, 3))
-
-
-async def _figures(metrics: ServiceMetrics) -> Collector:
-    return metrics.collector
 
 
 def _require_ready(settled: EngineHealth) -> None:

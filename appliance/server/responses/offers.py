@@ -78,6 +78,9 @@ async def find_offers(servers: ToolServers, fields: ResponsesFields) -> Offers:
             for each in lists[-1].tools:
                 label = lists[-1].label
                 known = f"{label}__{each.name}" if each.name in taken else each.name
+                if known in taken:
+                    message = f"two tools would have the name {known[:100]!r}"
+                    raise invalid(where, message, "invalid_value")
                 taken.add(known)
                 asks = tool.needs_approval(each.name, is_read_only=each.is_read_only)
                 offers.tools[known] = OfferedTool(server, label, each, asks)

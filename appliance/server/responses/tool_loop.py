@@ -62,6 +62,7 @@ class ToolLoop:
         self._conversation = conversation
         self._answer = answer
         self._turn = turn
+        self._is_streamed = bool(conversation.fields.stream) and not conversation.fields.background
         self._num_turns = 1
         self._num_calls: dict[str, int] = {}  # by server
         self._is_spent = False
@@ -91,7 +92,7 @@ class ToolLoop:
         turn = self._turn
         while not self._is_closed:
             if turn is not None:
-                with self._state.client.generate(turn.request) as self._stream:
+                with self._state.client.generate(turn.request, is_streamed=self._is_streamed) as self._stream:
                     async for outputs in self._stream:
                         yield outputs
                 self._answer.close_turn()
