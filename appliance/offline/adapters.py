@@ -44,7 +44,7 @@ class OfflineAdapters:
         if not wanted.lora_path:
             raise InvalidRequestError(f"no adapter {wanted.lora_name!r} is served, and lora_path is empty")
         adapter = await read_folder(self.plan, wanted.lora_name, Path(wanted.lora_path).expanduser().absolute())
-        found = msgspec.structs.replace(adapter, origin="lookup")
+        found = msgspec.structs.replace(adapter, origin="lookup", parent=wanted.base_model_name)
         try:
             plan = changed_set(self.plan, AdapterChange(load=found, replaces=replaces, recent=tuple(self._recent)))
             await self._change(plan)

@@ -2,24 +2,27 @@
 
 import asyncio
 import weakref
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
+from appliance.engine.profile import EngineProfile
 from appliance.offline import calls
 from appliance.offline.arguments import EngineArgs, Overrides, prepare_spec
 from appliance.offline.each import default_sampling
-from appliance.offline.errors import InvalidRequestError, told
+from appliance.offline.errors import ClosedError, InvalidRequestError, told
 from appliance.offline.outputs import PoolingRequestOutput, RequestOutput
 from appliance.offline.params import LoRARequest, PoolingParams, RequestOutputKind, SamplingParams
 from appliance.offline.pooling import check_task, own_tasks, pool
 from appliance.offline.prompts import Prompt, read_prompt
-from appliance.offline.session import Session
+from appliance.offline.session import Session, close_apart
 from appliance.offline.tokenizer import OfflineTokenizer
 from appliance.offline.wishes import Wish
 from appliance.plan.types import EnginePlan
+
+T = TypeVar("T")
 
 
 class AsyncLLM:
@@ -31,7 +34,7 @@ class AsyncLLM:
     def __init__(self, plan: EnginePlan) -> None:
         """Loads the model of a plan. Raises ApplianceError, ValueError when it cannot start."""
         self._session = Session(plan)
-        self._closing = weakref.finalize(self, self._session.close)
+        self._closing = weakref.finalize(self, close_apart, self._session)
         self._open: set[str] = set()
 
     @classmethod
@@ -125,8 +128,9 @@ class AsyncLLM:
     async def start_profile(self) -> None:
         await self._on_loop(lambda: calls.start_profile(self._session))
 
-    async def stop_profile(self) -> None:
-        await self._on_loop(lambda: calls.stop_profile(self._session))
+    async def stop_profile(self) -> list[EngineProfile]:
+        """Returns what each engine did since `start_profile`."""
+        return await self._on_loop(lambda: calls.stop_profile(self._session))
 
     async def check_health(self) -> None:
         """Raises RequestFailedError, or ClosedError, when the engine takes no requests."""
@@ -138,11 +142,19 @@ class AsyncLLM:
 
     def shutdown(self) -> None:
         """Ends the engine; what is open fails. Safe to call twice."""
-        self._closing()
+        if self._closing.detach():
+            self._session.close()
 
-    async def _on_loop(self, make: Any) -> Any:
+    async def _on_loop(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         with told():
-            return await asyncio.wrap_future(self._session.thread.start(make))
+            running = asyncio.wrap_future(self._session.thread.start(make))
+            try:
+                return await running
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or not task.cancelling():  # it was the engine that ended the call, not the caller
+                    self._session.thread.check()
+                raise
 
 
 class _Reading:
@@ -158,8 +170,8 @@ class _Reading:
         self._loop.call_soon_threadsafe(self._queue.put_nowait, output)
 
     def ended(self, running: "Future[None]") -> None:
-        """Called on the engine's thread, after the last `put`."""
-        failure = None if running.cancelled() else running.exception()
+        """Called after the last `put`, by the engine's thread, or by a reader that leaves and reads no more."""
+        failure = ClosedError("the engine was closed") if running.cancelled() else running.exception()
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._queue.put_nowait, failure)
 

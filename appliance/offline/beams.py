@@ -14,7 +14,7 @@ from appliance.offline.params import BeamSearchParams, LoRARequest, SamplingPara
 from appliance.offline.prompts import Given
 from appliance.offline.session import Session, gathered
 from appliance.offline.wishes import ReadyRequest, Wish
-from appliance.service.beam_search import BeamRules, BeamStream
+from appliance.service.beam_search import BeamRules, BeamStream, beam_problem
 from appliance.service.requests import TextOutput
 
 
@@ -33,7 +33,7 @@ async def beam_search(
         Wish(request_id=session.new_id(), prompt=prompt, params=sampling, lora=lora)
         for prompt, lora in zip(prompts, loras, strict=True)
     ]
-    ready = [await session.wishes.asked(each, None) for each in wishes]
+    ready = [await session.wishes.asked(each) for each in wishes]
     places = nullcontext() if most is None else asyncio.Semaphore(most)
 
     async def one(each: ReadyRequest) -> BeamSearchOutput:
@@ -80,8 +80,8 @@ def _rules(session: Session, params: BeamSearchParams, max_tokens: int) -> BeamR
 
 def _check(session: Session, params: BeamSearchParams) -> None:
     model = session.plan.model
-    if model.logprobs_mode != "raw_logprobs":
-        raise InvalidRequestError(f"beam search needs logprobs_mode raw_logprobs; here it is {model.logprobs_mode}")
+    if (problem := beam_problem(model)) is not None:
+        raise InvalidRequestError(problem)
     needed = _rules(session, params, params.max_tokens).num_candidates
     if model.max_logprobs != -1 and needed > model.max_logprobs:
         raise InvalidRequestError(

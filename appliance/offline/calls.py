@@ -41,8 +41,7 @@ async def start_profile(session: Session) -> None:
 
 async def stop_profile(session: Session) -> list[EngineProfile]:
     """Returns the profile of each engine that had begun one."""
-    answers = await session.call_engines(lambda engine: engine.call("stop_profile"))
-    found = [msgspec.msgpack.decode(each, type=EngineProfile | None) for each in answers]
+    found: list[EngineProfile | None] = await session.call_engines(lambda engine: engine.stop_profile())
     return [each for each in found if each is not None]
 
 

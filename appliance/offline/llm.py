@@ -29,7 +29,7 @@ from appliance.offline.params import BeamSearchParams, LoRARequest, PoolingParam
 from appliance.offline.pooling import check_task, own_tasks, pool, read_pairs, score
 from appliance.offline.progress import UseTqdm, progress_bar
 from appliance.offline.prompts import Given, Prompt, read_prompts
-from appliance.offline.session import Session
+from appliance.offline.session import Session, close_apart
 from appliance.offline.tokenizer import OfflineTokenizer
 from appliance.offline.weights import Tensors, update_weights, weight_update
 from appliance.offline.wishes import ChatOptions, Conversation, Wish
@@ -73,7 +73,7 @@ class LLM:
 
     def _start(self, plan: EnginePlan) -> None:
         self._session = Session(plan)
-        self._closing = weakref.finalize(self, self._session.close)  # at the end of the process as well
+        self._closing = weakref.finalize(self, close_apart, self._session)  # at the end of the process as well
 
     @property
     def plan(self) -> EnginePlan:
@@ -247,7 +247,8 @@ class LLM:
 
     def close(self) -> None:
         """Ends the engine and frees all that it had. Safe to call twice."""
-        self._closing()
+        if self._closing.detach():
+            self._session.close()
 
     def shutdown(self) -> None:
         """Does what `close` does."""

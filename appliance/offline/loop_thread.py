@@ -4,7 +4,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from appliance.offline.errors import ClosedError
@@ -21,6 +21,7 @@ class LoopThread:
         self._workers = ThreadPoolExecutor(thread_name_prefix="appliance-offline")
         self._loop.set_default_executor(self._workers)
         self._is_closed = False
+        self._turn = threading.RLock()  # nothing starts behind the stop; garbage that is collected in it may close
         self._thread = threading.Thread(target=self._run, name="appliance-offline", daemon=True)
         self._thread.start()
 
@@ -45,8 +46,10 @@ class LoopThread:
 
     def start(self, make: Callable[[], Coroutine[Any, Any, T]]) -> "Future[T]":
         """Starts a coroutine, and returns its result to come. Raises ClosedError."""
-        self.check()
-        return asyncio.run_coroutine_threadsafe(make(), self._loop)
+        self.check()  # before the lock, which a fork may have a copy of that nobody gives back
+        with self._turn:
+            self.check()
+            return asyncio.run_coroutine_threadsafe(make(), self._loop)
 
     def call(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Runs a coroutine to its end; a caller that is interrupted ends it. Raises ClosedError."""
@@ -55,16 +58,22 @@ class LoopThread:
         future = self.start(make)
         try:
             return future.result()
+        except CancelledError:
+            self.check()
+            raise
         except BaseException:
             future.cancel()
             raise
 
     def close(self) -> None:
         """Ends the thread. Safe to call twice, and in a fork, where it does nothing."""
-        if self._is_closed or not self.is_own:
+        if not self.is_own:
             return
-        self._is_closed = True
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        with self._turn:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
     def _run(self) -> None:

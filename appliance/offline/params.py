@@ -181,7 +181,7 @@ class LoRARequest:
     """An adapter in a folder of this machine. It is read when a request names it first, and kept for others.
 
     lora_int_id: vLLM's number of it, at least 1; here the name tells adapters apart. An adapter that the spec lists
-    needs no path.
+    needs no path. base_model_name: shown in the plan as its parent, by the request that reads it.
     """
 
     lora_name: str

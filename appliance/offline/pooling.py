@@ -110,15 +110,14 @@ def _fields(prompt: Given, params: PoolingParams) -> InputFields:
 
 def _work(session: Session, lora: LoRARequest | None) -> PoolingWork:
     async def collect(requests: Sequence[TextRequest]) -> Mapping[int, TextOutput]:
-        async with session.places:
-            adapters: OfflineAdapters = session.adapters
-            adapter = await adapters.name_of(lora)
-            asked = [replace(each, adapter=adapter) for each in requests]
-            found: dict[int, list[TextOutput]] = {}
-            with session.engines.client.generate(*asked, is_streamed=False) as stream:
-                async for outputs in stream:
-                    for output in outputs:
-                        found.setdefault(output.index, []).append(output)
+        adapters: OfflineAdapters = session.adapters
+        adapter = await adapters.name_of(lora)
+        asked = [replace(each, adapter=adapter) for each in requests]
+        found: dict[int, list[TextOutput]] = {}
+        with session.engines.client.generate(*asked, is_streamed=False) as stream:
+            async for outputs in stream:
+                for output in outputs:
+                    found.setdefault(output.index, []).append(output)
         return {index: merged(outputs)[0] for index, outputs in found.items()}
 
     return PoolingWork(

@@ -2,8 +2,9 @@
 
 import asyncio
 import itertools
+import threading
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack, nullcontext
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -83,7 +84,7 @@ class Session:
         asked: list[ReadyRequest] = []
         try:
             for wish in wishes:
-                asked.append(await self.wishes.asked(wish, None))
+                asked.append(await self.wishes.asked(wish))
             return await gathered([self._whole(each, tick) for each in asked])
         finally:
             for each in asked:
@@ -93,7 +94,7 @@ class Session:
         """Gives `put` the outputs of one request as they come. One that was aborted ends with the reason abort."""
         if self.plan.model.pooling is not None:
             raise InvalidRequestError("this model pools, and generates no text: it has encode")
-        asked = await self.wishes.asked(wish, None)
+        asked = await self.wishes.asked(wish)
         kind = wish.params.output_kind
         growing = Growing(asked.request, asked.prompt, self.tokenizer, wish.lora, kind)
         try:
@@ -126,11 +127,10 @@ class Session:
 
     async def _whole(self, asked: ReadyRequest, tick: Callable[[], None]) -> RequestOutput:
         growing = Growing(asked.request, asked.prompt, self.tokenizer, asked.wish.lora)
-        async with self.places:
-            with await self._begun(asked, is_streamed=False) as stream:
-                async for outputs in stream:
-                    for output in outputs:
-                        growing.add(output)
+        with await self._begun(asked, is_streamed=False) as stream:
+            async for outputs in stream:
+                for output in outputs:
+                    growing.add(output)
         tick()
         return growing.shown()
 
@@ -141,16 +141,23 @@ class Session:
 
     async def _open(self, plan: EnginePlan, announce: Callable[[BootPhase], None]) -> None:
         self._text = await asyncio.to_thread(load_text_side, plan, cache_dir())
-        here = _with_given_processors(plan) if plan.parallel.replicas == 1 else plan
+        here = _as_run_here(plan)
         self.wishes = WishMaker(here, self._text.tokenizer)
         metrics = ServiceMetrics(plan.model.served_names[0])
         self.engines: LocalEngines = await self._exits.enter_async_context(
             local_engines(here, self._text, metrics, announce)
         )
-        self.adapters = OfflineAdapters(plan, self.engines.change_adapters)
-        scheduler, num = plan.scheduler, plan.parallel.replicas
-        most = None if scheduler.max_waiting is None else num * (scheduler.max_num_seqs + scheduler.max_waiting)
-        self.places: asyncio.Semaphore | nullcontext[None] = nullcontext() if most is None else asyncio.Semaphore(most)
+        change = self.engines.change_adapters
+        self.adapters = OfflineAdapters(plan, lambda changed: change(_as_run_here(changed)))
+
+
+def close_apart(session: Session) -> None:
+    """Closes the session of an object that nobody has any more. Python tells of that in whatever thread drops it or
+    collects garbage: one of the session's own would wait for itself, so only the main thread closes at once."""
+    if threading.current_thread() is threading.main_thread():
+        session.close()
+    else:
+        threading.Thread(target=session.close, name="appliance-offline-close").start()
 
 
 async def gathered(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
@@ -163,6 +170,14 @@ async def gathered(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         raise
+
+
+def _as_run_here(plan: EnginePlan) -> EnginePlan:
+    """Returns the plan as the engines of this process have it. `max_waiting` keeps strangers from filling a server's
+    queue; a caller of this process may give as many prompts as it likes, and waits for all."""
+    scheduler = msgspec.structs.replace(plan.scheduler, max_waiting=None)
+    own = msgspec.structs.replace(plan, scheduler=scheduler)
+    return _with_given_processors(own) if plan.parallel.replicas == 1 else own
 
 
 def _with_given_processors(plan: EnginePlan) -> EnginePlan:

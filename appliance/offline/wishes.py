@@ -79,13 +79,13 @@ class WishMaker:
         self._structured = serving.structured
         self._takes_processors = plan.parallel.replicas == 1
 
-    async def asked(self, wish: Wish, adapter: str | None) -> ReadyRequest:
-        """adapter: the name of the served one. Raises ApiError, InvalidRequestError."""
+    async def asked(self, wish: Wish) -> ReadyRequest:
+        """Its adapter is named when it is sent (see OfflineAdapters). Raises ApiError, InvalidRequestError."""
         processors = self._named(wish.params)
         try:
             fields = completion_fields(wish.params, processors, wish.priority)
             text, token_ids = await self.prompt(wish.prompt, fields)
-            request = self._request(wish, fields, token_ids, adapter)
+            request = self._request(wish, fields, token_ids)
         except BaseException:
             for name in processors:
                 given_processors.take_back(name)
@@ -116,7 +116,7 @@ class WishMaker:
         )
         return await self.prompts.chat(fields, options.tools)
 
-    def _request(self, wish: Wish, fields: CompletionFields, token_ids: list[int], adapter: str | None) -> TextRequest:
+    def _request(self, wish: Wish, fields: CompletionFields, token_ids: list[int]) -> TextRequest:
         # No more than the context leaves: an offline caller gets what fits, as from vLLM.
         wanted = LengthWish(asked=None, field="max_tokens", prompt_field="prompt", default=wish.params.max_tokens)
         max_tokens = self.rules.max_tokens(wanted, len(token_ids))
@@ -129,7 +129,6 @@ class WishMaker:
             text=replace(text_options(fields), detokenize=wish.params.detokenize),
             priority=self.rules.check_priority(fields),
             cache_salt=wish.prompt.cache_salt if isinstance(wish.prompt, Given) else None,
-            adapter=adapter,
         )
 
     def _named(self, params: SamplingParams) -> list[str]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
 from appliance.engine.messages import ErrorKind, FinishReason, SamplingParams, SequenceOutput, TokenLogprobs
+from appliance.plan.types import ModelPlan
 from appliance.service.errors import RequestFailedError
 from appliance.service.policy import Meter, OpenPolicy, PartMeter
 from appliance.service.requests import TextOptions, TextOutput, TextRequest
@@ -86,6 +87,17 @@ class Beams:
         is_patient = rules.early_stopping == "never" and rules.length_penalty > 0
         length = rules.max_tokens if is_patient else len(best.token_ids)
         return _normalized(best.score, length, rules)
+
+
+def beam_problem(model: ModelPlan) -> str | None:
+    """Returns why a model has no beam search; None: it has."""
+    if model.pooling is not None:
+        return "beam search is for models that generate, and this model pools"
+    if model.logits_processors:
+        return "beam search knows no logits processors, and decoding.logits_processors has some"
+    if model.logprobs_mode != "raw_logprobs":
+        return f"beam search needs model.logprobs_mode raw_logprobs; here it is {model.logprobs_mode}"
+    return None
 
 
 class BeamStream:

@@ -22,6 +22,7 @@ from appliance.engine.messages import (
     UtilityMethod,
     UtilityResult,
 )
+from appliance.engine.profile import EngineProfile
 from appliance.engine.sleep_messages import SleepLevel, SleepTag
 from appliance.engine.weight_messages import WeightStats, WeightUpdate
 from appliance.plan.types import AdapterPlan, SchedulerPlan
@@ -184,6 +185,10 @@ class EngineClient:
     async def start_trace(self) -> None:
         """Starts a trace: see EngineCalls.start_trace."""
         await self._calls.start_trace()
+
+    async def stop_profile(self) -> EngineProfile | None:
+        """Ends a profile or a trace, and returns it; None if none ran. Raises like `call`."""
+        return msgspec.msgpack.decode(await self.call("stop_profile"), type=EngineProfile | None)
 
     async def sleep(self, level: SleepLevel) -> msgspec.Raw:
         """Puts the engine to sleep: see EngineCalls.sleep."""

@@ -15,6 +15,7 @@ from appliance import (
     RequestOutputKind,
     SamplingParams,
 )
+from appliance.offline.async_llm import _Reading
 from appliance.offline.errors import ClosedError, InvalidRequestError
 from tests.offline.conftest import ARGUMENTS
 
@@ -114,6 +115,11 @@ async def test_calls(engine: AsyncLLM) -> None:
     assert (await engine.get_tokenizer()).encode("a")
     await engine.check_health()
     assert await engine.reset_prefix_cache()
+    await engine.start_profile()
+    await read(engine, "profiled", RequestOutputKind.FINAL_ONLY)
+    [profile] = await engine.stop_profile()
+    assert set(profile.kinds)
+    assert await engine.stop_profile() == []
     assert engine.is_running
     assert AsyncLLMEngine is AsyncLLM
 
@@ -134,3 +140,26 @@ async def test_after_the_shutdown(model: Path) -> None:
             pass
     with pytest.raises(ClosedError):
         await anext(engine.generate("abc", None, "late"))
+
+
+async def test_a_shutdown_ends_calls_and_readers_by_its_name(model: Path) -> None:
+    """What a shutdown cuts off is neither a whole answer nor a task that someone cancelled."""
+    engine = AsyncLLM.from_engine_args(AsyncEngineArgs(str(model), **ARGUMENTS))
+    reading = _Reading(RequestOutputKind.DELTA)
+    running = engine._session.thread.start(never)
+    running.add_done_callback(reading.ended)
+    call = asyncio.ensure_future(engine._on_loop(never))
+    left = asyncio.ensure_future(engine._on_loop(never))
+    await asyncio.sleep(0)
+    left.cancel()
+    await asyncio.to_thread(engine.shutdown)
+    with pytest.raises(ClosedError, match="was closed"):
+        await anext(reading)
+    with pytest.raises(ClosedError, match="was closed"):
+        await call
+    with pytest.raises(asyncio.CancelledError):
+        await left
+
+
+async def never() -> None:
+    await asyncio.Event().wait()

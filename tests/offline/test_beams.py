@@ -1,5 +1,6 @@
 """LLM.beam_search in vLLM's words: the same beams as the server's search, which is compared with transformers."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,3 +32,17 @@ def test_too_many_beams_say_what_they_need(llm: LLM) -> None:
     assert found.value.hint == "LLM(model, max_logprobs=22)"
     with pytest.raises(ValueError, match="beam_width"):
         BeamSearchParams(beam_width=0, max_tokens=4)
+
+
+def test_beams_of_a_plan_with_processors_are_refused_as_by_a_server(model: Path, tmp_path: Path) -> None:
+    spec = tmp_path / "deploy.yaml"
+    spec.write_text(
+        f"api_version: appliance/v1\nkind: Deployment\nname: a\nmodel: {{source: {model}, max_model_len: 256}}\n"
+        f"cache: {{num_blocks: 64}}\ndecoding: {{trust_plugins: true, logits_processors: [{__name__}.unchanged]}}\n"
+    )
+    with LLM.from_spec(spec) as llm, pytest.raises(InvalidRequestError, match=r"decoding\.logits_processors has some"):
+        llm.beam_search("abc", BeamSearchParams(beam_width=2, max_tokens=4))
+
+
+def unchanged(token_ids: list[int], logits: Any) -> Any:
+    return logits

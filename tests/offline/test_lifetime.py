@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,21 @@ def test_an_engine_that_nobody_has_any_more_is_closed(model: Path) -> None:
     llm = LLM(str(model), max_model_len=256, num_gpu_blocks_override=64)
     assert set(threading.enumerate()) - before
     del llm
+    assert set(threading.enumerate()) - before == set()
+
+
+async def drop(held: list[LLM]) -> None:
+    held.clear()
+
+
+def test_an_engine_that_its_own_thread_drops_last_is_closed(model: Path) -> None:
+    """Python collects garbage in any thread: in one of the engine's as well, which cannot wait for itself."""
+    before = set(threading.enumerate())
+    held = [LLM(str(model), max_model_len=256, num_gpu_blocks_override=64)]
+    held[0]._session.thread.start(lambda: drop(held))
+    late = time.monotonic() + 30
+    while set(threading.enumerate()) - before and time.monotonic() < late:
+        time.sleep(0.02)
     assert set(threading.enumerate()) - before == set()
 
 

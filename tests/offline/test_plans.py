@@ -43,3 +43,17 @@ def test_replicas_refuse_objects_as_processors(model: Path) -> None:
         assert len(texts(llm)) == 2
         with pytest.raises(InvalidRequestError, match="need the engine in this process"):
             llm.generate("abc", SamplingParams(logits_processors=[lambda output, logits: logits]))
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_call_waits_for_all_whatever_a_server_lets_wait(model: Path, tmp_path: Path, replicas: int) -> None:
+    spec = tmp_path / "deploy.yaml"
+    spec.write_text(
+        f"api_version: appliance/v1\nkind: Deployment\nname: a\nmodel: {{source: {model}, max_model_len: 256}}\n"
+        "cache: {num_blocks: 64}\nscheduler: {max_num_seqs: 2, max_waiting: 1}\n"
+        f"parallelism: {{data: {replicas}}}\n"
+    )
+    with LLM.from_spec(spec) as llm:
+        outputs = llm.generate(["abc"] * 12, SamplingParams(n=2, max_tokens=4), use_tqdm=False)
+        assert [len(each.outputs) for each in outputs] == [2] * 12
+        assert llm.plan.scheduler.max_waiting == 1

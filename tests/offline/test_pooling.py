@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from appliance import LLM, AsyncEngineArgs, AsyncLLM, PoolingParams, SamplingParams
+from appliance import LLM, AsyncEngineArgs, AsyncLLM, BeamSearchParams, PoolingParams, SamplingParams
 from appliance.offline.errors import InvalidRequestError
 from tests.models.tiny_pooled import make_pooled, pooled_by_torch, write_tokenizer
 
@@ -100,6 +100,8 @@ def test_a_task_that_a_model_does_not_do_is_refused(load: Load, llm: LLM) -> Non
     model = load("bert-mean", "embed")
     with pytest.raises(InvalidRequestError, match="generates no text"):
         model.llm.generate("a", SamplingParams())
+    with pytest.raises(InvalidRequestError, match="this model pools"):
+        model.llm.beam_search("a", BeamSearchParams(beam_width=2, max_tokens=4))
     with pytest.raises(InvalidRequestError, match="needs a model that does classify"):
         model.llm.classify("a")
     with pytest.raises(InvalidRequestError, match="not trained to have them cut"):

@@ -7,7 +7,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from appliance.engine.profile import EngineProfile, added_up
+from appliance.engine.profile import added_up
 from appliance.server.state import ServerState
 
 
@@ -24,8 +24,7 @@ async def stop_profile(state: ServerState, request: Request) -> Response:
 
     Of several API processes none speaks for the others, so there is no such thread.
     """
-    answers = await asyncio.gather(*(each.call("stop_profile") for each in state.client.engines))
-    found = [msgspec.msgpack.decode(each, type=EngineProfile | None) for each in answers]
+    found = await asyncio.gather(*(each.stop_profile() for each in state.client.engines))
     profile = added_up([each for each in found if each is not None])
     if profile is not None and state.processes is None:
         profile.threads["server"] = time.process_time() - state.open.cpu_at_profile_start

@@ -7,14 +7,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
 from appliance.base.log import logger
 from appliance.engine.chrome_trace import chrome_trace
-from appliance.engine.profile import EngineProfile
 from appliance.requests.errors import ApiError
 from appliance.server.http.callers import check_unlimited
 from appliance.server.state import ServerState
@@ -32,8 +30,7 @@ async def start_profile(state: ServerState, request: Request) -> Response:
 async def stop_profile(state: ServerState, request: Request) -> Response:
     """Ends the trace and writes it into the folder; answers its file's name. 400 if none runs."""
     check_unlimited()
-    answers = await asyncio.gather(*(each.call("stop_profile") for each in state.client.engines))
-    found = [msgspec.msgpack.decode(each, type=EngineProfile | None) for each in answers]
+    found = await asyncio.gather(*(each.stop_profile() for each in state.client.engines))
     traces = [each.trace for each in found if each is not None and each.trace is not None]
     if not traces:
         raise ApiError(400, "no profile runs: POST /start_profile starts one")

@@ -13,7 +13,7 @@ from appliance.requests.errors import ApiError, invalid
 from appliance.requests.fields import GenerationFields
 from appliance.requests.structured_fields import ResponseFormat
 from appliance.server.output.answers import Answer, Tally
-from appliance.service.beam_search import BeamRules, BeamStream
+from appliance.service.beam_search import BeamRules, BeamStream, beam_problem
 from appliance.service.requests import TextOutput, TextRequest
 from appliance.service.service_client import ServiceClient
 from appliance.service.streams import merged
@@ -68,12 +68,8 @@ class Search:
         for name, neutral in (_NEUTRAL if is_beams else _ONLY_BEAMS).items():
             if getattr(fields, name, None) not in neutral:
                 raise invalid(name, f"{name} {'has no use in' if is_beams else 'needs'} beam search", "invalid_value")
-        if is_beams and plan.model.logits_processors:
-            message = "beam search knows no logits processors, and decoding.logits_processors has some"
-            raise invalid("use_beam_search", message, "not_allowed")
-        if is_beams and plan.model.logprobs_mode != "raw_logprobs":
-            message = f"beam search needs model.logprobs_mode raw_logprobs; here it is {plan.model.logprobs_mode}"
-            raise invalid("use_beam_search", message, "not_allowed")
+        if is_beams and (problem := beam_problem(plan.model)) is not None:
+            raise invalid("use_beam_search", problem, "not_allowed")
         return cls(n, width, is_beams)
 
     def beams(
