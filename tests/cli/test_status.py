@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from appliance.cli import status
+from appliance.deploy import usage
 from appliance.deploy.process import identify
 from appliance.deploy.state import CurrentState, DeploymentState
 from appliance.plan.boot import BootReport, WeightsOrigin
@@ -15,6 +16,14 @@ from appliance.service.status_file import STATUS_FILE
 
 FROM_CACHE = WeightsOrigin(origin="cache", seconds=0.125, size_bytes=3 << 20, file="/there/m.packed")
 PACKED = WeightsOrigin(origin="checkpoint", seconds=2.5, size_bytes=3 << 20, reason="nothing is kept")
+METRICS = """\
+# TYPE appliance_requests_finished counter
+appliance_requests_finished_total{engine="0",finished_reason="stop"} 3.0
+# TYPE appliance_prompt_tokens counter
+appliance_prompt_tokens_total{engine="0"} 40.0
+# TYPE appliance_generation_tokens counter
+appliance_generation_tokens_total{engine="0"} 1500.0
+"""
 
 
 @pytest.fixture
@@ -50,8 +59,8 @@ def write_boot(folder: Path, weights: WeightsOrigin | None) -> None:
     (folder / STATUS_FILE).write_bytes(msgspec.json.encode(event) + b"\n")
 
 
-def shown(capsys: pytest.CaptureFixture[str], *, as_json: bool = False) -> str:
-    assert status.run("quick", as_json) == 1  # it does not answer
+def shown(capsys: pytest.CaptureFixture[str], *, as_json: bool = False, with_usage: bool = False) -> str:
+    assert status.run("quick", as_json, with_usage=with_usage) == 1  # it does not answer
     return capsys.readouterr().out
 
 
@@ -81,7 +90,26 @@ def test_an_engine_without_weights_tells_none(generation: Path, capsys: pytest.C
     assert "packed" not in shown(capsys)
 
 
-def test_usage_is_told_where_it_is_asked_for(generation: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "usage" not in shown(capsys)
-    assert status.run("quick", with_usage=True) == 1
-    assert generation.exists()
+@pytest.mark.usefixtures("generation")
+def test_usage_is_told_where_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(usage, "ask_text", lambda *asked: {("http://127.0.0.1:9", "/metrics"): METRICS}[asked])
+    assert "of answers" not in shown(capsys)
+    [found] = json.loads(shown(capsys, as_json=True))
+    assert "usage" not in found
+    lines = shown(capsys, with_usage=True).splitlines()
+    assert lines[-2:] == [
+        "  requests   stop 3",
+        "  tokens     40 of prompts (0 cached), 1,500 of answers",
+    ]
+    [found] = json.loads(shown(capsys, as_json=True, with_usage=True))
+    counted = {"requests": {"stop": 3}, "prompt_tokens": 40, "generation_tokens": 1500}
+    assert found["usage"] == {**counted, "keys": {}, "adapters": {}}
+
+
+@pytest.mark.usefixtures("generation")
+def test_a_server_that_shows_no_metrics_tells_no_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "usage      the server shows no metrics" in shown(capsys, with_usage=True)
+    [found] = json.loads(shown(capsys, as_json=True, with_usage=True))
+    assert found["usage"] is None

@@ -1,5 +1,6 @@
 """Ranks whose experts are not in order answer as one rank does."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,11 +27,20 @@ def test_answers_are_those_of_one_rank(ranks: tuple[str, ...], spec_of: Callable
         assert answers(several, 1) == expected
 
 
-BALANCED = ("parallelism.expert=true", "parallelism.enable_eplb=true", "parallelism.eplb_step_interval=4")
+MOVES = ("parallelism.expert=true", "parallelism.enable_eplb=true")
+BALANCED = (*MOVES, "parallelism.eplb_step_interval=4")
+
+
+def told_loads(caplog: pytest.LogCaptureFixture) -> list[float]:
+    """The balancedness of each line about loads."""
+    lines = [record for record in caplog.records if record.getMessage() == "loads of experts"]
+    return [vars(line)["appliance_fields"]["balancedness"] for line in lines]
 
 
 @pytest.mark.parametrize("name", ["mixtral", "qwen2_moe", "gpt-oss"])
-def test_experts_move_while_requests_run(name: str, spec_of: Callable[[str], Path], tmp_path: Path) -> None:
+def test_experts_move_while_requests_run(
+    name: str, spec_of: Callable[[str], Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Answers are those of one rank to the bit, whatever moved before and between their steps."""
     spec = spec_of(name)
     with engine_of(spec) as one:
@@ -40,7 +50,7 @@ def test_experts_move_while_requests_run(name: str, spec_of: Callable[[str], Pat
     copies = f"parallelism.num_redundant_experts={-whole.num_experts % 2 + 2}"
     overrides = (*TENSOR, *BALANCED, copies, "parallelism.eplb_window_size=8", "parallelism.eplb_log_balancedness=true")
     plan = prepare(str(spec), overrides, machine_with(4, tmp_path), to_run=False).plan
-    with InprocEngine.from_plan(plan) as several:
+    with caplog.at_level(logging.INFO, "appliance.engine"), InprocEngine.from_plan(plan) as several:
         assert [answers(several, seed) for seed in (1, 2, 3)] == expected
         told = expert_stats(several._loop._runner.executable)
         assert told is not None
@@ -48,6 +58,24 @@ def test_experts_move_while_requests_run(name: str, spec_of: Callable[[str], Pat
         assert 0.5 <= told.balancedness <= 1.0
         assert told.seconds > 0
         assert several._loop._stats().experts is not None
+    loads = told_loads(caplog)
+    assert len(loads) >= 8  # more than one interval, a line for each step
+    assert all(0.5 <= each <= 1.0 for each in loads)
+    assert loads[-1] == told.balancedness
+
+
+def test_experts_stay_until_an_interval_ends(
+    spec_of: Callable[[str], Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And nothing is told of each step, unless the spec asks for it."""
+    overrides = (*TENSOR, *MOVES, "parallelism.num_redundant_experts=2", "parallelism.eplb_step_interval=1000")
+    plan = prepare(str(spec_of("mixtral")), overrides, machine_with(4, tmp_path), to_run=False).plan
+    with caplog.at_level(logging.INFO, "appliance.engine"), InprocEngine.from_plan(plan) as several:
+        answers(several, 1)
+        told = expert_stats(several._loop._runner.executable)
+    assert told is not None
+    assert (told.num_rearranged, told.num_moved) == (0, 0)
+    assert not told_loads(caplog)
 
 
 def test_experts_that_stay_tell_nothing(spec_of: Callable[[str], Path]) -> None:

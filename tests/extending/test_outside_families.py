@@ -67,7 +67,8 @@ def test_it_is_planned_and_answers(site: Path) -> None:
     assert family is not None
     assert (family.family, family.package, family.version) == ("our_models.toy", "our-models", "1.2")
     assert "our_models.toy, of the package our-models 1.2" in render_text(prepared.plan)
-    assert any("our-models 1.2" in finding.message for finding in audit(prepared))
+    told = "our_models.toy of the package our-models 1.2 builds the model in the planner and the engine"
+    assert told in [finding.message for finding in audit(prepared)]
     with InprocEngine.from_plan(prepared.plan) as engine:
         sampling = SamplingParams(max_tokens=4, temperature=0.0)
         engine.send(GenerateRequest(request_id="r", prompt_token_ids=[79, 110, 99], sampling=sampling))

@@ -89,7 +89,8 @@ def code_of_others(subject: AuditSubject) -> Iterator[AuditFinding]:
         yield AuditFinding("audit/plugin", Gravity.MEDIUM, plugin.path, message, hint)
     family = subject.prepared.plan.model.family
     if family is not None:
-        message = f"{family.family} of the package {family.package} {family.version} builds the model"
+        package = f"{family.package} {family.version}"
+        message = f"{family.family} of the package {package} builds the model in the planner and the engine"
         yield AuditFinding("audit/plugin", Gravity.MEDIUM, "model.source", message, "review it, and pin its package")
 
 

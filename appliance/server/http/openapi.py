@@ -19,6 +19,7 @@ from appliance.requests.pooling.fields import (
 )
 from appliance.server.adapters.routes import AdapterScale, LoadAdapterFields, UnloadAdapterFields
 from appliance.server.admin.collective import CallFields
+from appliance.server.admin.weights import UpdateFields
 from appliance.server.anthropic.fields import MessagesFields, PromptFields
 from appliance.server.batches.routes import BatchFields
 from appliance.server.http.openapi_answers import (
@@ -67,8 +68,10 @@ BODIES: dict[str, Any] = {
     "/tokenize": TokenizeFields,
     "/detokenize": DetokenizeFields,
     "/collective_rpc": CallFields,
+    "/update_weights_from_disk": UpdateFields,
 }
-_WITHOUT_BODY = ("/ping", "/cancel", "/start", "/stop")  # ends of POST paths that take none
+# Ends of POST paths that take none.
+_WITHOUT_BODY = ("/ping", "/cancel", "/start", "/stop", "_profile", "/sleep", "/wake_up")
 _REFERENCE = "#/components/schemas/{name}"
 _REFUSALS = {
     400: "The request is wrong; `param` names the field.",

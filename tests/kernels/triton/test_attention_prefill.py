@@ -52,10 +52,10 @@ def test_a_row_rounds_alike_in_every_chunk() -> None:
     chunk = Paged(case, [41], [length], torch.float32)
     chunk.q = whole.q[length - 41 :]
     rows = attended(chunk, prefill_tiles(chunk.query_start.numpy(), 32), 32, 64)
-    if numpy_rounds_alike():
-        assert torch.equal(rows, all_rows[length - 41 :])
-    else:
-        assert_near(rows, all_rows[length - 41 :], torch.float32)
+    assert_near(rows, all_rows[length - 41 :], torch.float32)
+    if not numpy_rounds_alike():
+        pytest.skip("NumPy rounds a row by its place on this processor")
+    assert torch.equal(rows, all_rows[length - 41 :])
 
 
 def test_tiles_are_at_most_so_many() -> None:

@@ -67,7 +67,7 @@ def test_rows_round_alike_where_that_is_asked_for(family: str, with_triton: GpuK
     driver.step([(other, 2), (row, 3)])
     driver.step([(row, 5), (other, 1)])
     [decoded] = driver.step([(row, 1)])
-    if numpy_rounds_alike():
-        np.testing.assert_array_equal(decoded, alone)
-    else:
-        np.testing.assert_allclose(decoded, alone, rtol=3e-4, atol=3e-4)
+    np.testing.assert_allclose(decoded, alone, rtol=3e-4, atol=3e-4)
+    if not numpy_rounds_alike():
+        pytest.skip("NumPy rounds a row by its place on this processor")
+    np.testing.assert_array_equal(decoded, alone)
