@@ -37,10 +37,12 @@ class RequestIntake:
 
     def _take(self, client: bytes, message: GenerateRequest) -> None:
         validate_request(message, self._vocab_size, self.limits)
-        checked = self._processors.admit(message)
-        if self._gate.is_shut:
+        if self._gate.is_shut:  # what comes next is done once it opens
+            self._scheduler.check_room(self._gate.num_held)
             self._gate.hold(client, message)
-        elif message.constraint is None:
+            return
+        checked = self._processors.admit(message)
+        if message.constraint is None:
             self._scheduler.add(client, checked)
         elif (grammar := self._gate.admit(client, checked)) is not None:
             self._scheduler.add(client, checked, grammar)

@@ -191,12 +191,14 @@ def no_sleep(message: UtilityRequest, weights: WeightChanges | None) -> str | No
 
 
 def _reason(error: BaseException) -> str:
-    """Returns why weights were refused. Another exception than those of reading and of memory is raised."""
+    """Returns why weights were refused. What they raise is their own matter: nothing of them is in place yet."""
+    if not isinstance(error, Exception):
+        raise error
     if isinstance(error, ApplianceError):
         return f"{error}; {error.hint}" if error.hint else str(error)
-    if isinstance(error, OSError | MemoryError | ValueError):
-        return f"the new weights could not be read: {error or type(error).__name__}"
-    raise error
+    if not isinstance(error, OSError | MemoryError | ValueError):
+        _log.error("new weights raised what nothing here expects", exc_info=error)
+    return f"the new weights could not be read: {str(error) or type(error).__name__}"
 
 
 def _be_nice() -> None:

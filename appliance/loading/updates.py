@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from appliance.base.errors import ApplianceError
-from appliance.base.hashing import sha256_json
+from appliance.base.hashing import sha256_file, sha256_json
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import ModelFacts, TensorFacts
 from appliance.checkpoint.identity import checkpoint_identity
@@ -24,11 +24,11 @@ from appliance.loading.inventory import take_inventory
 from appliance.loading.weights import DecoderWeights
 from appliance.models.describe import Described, build_decoder
 from appliance.models.facts import read_facts
+from appliance.models.outside import check_installed
 from appliance.plan.overrides import with_config_overrides
 from appliance.plan.types import EnginePlan
 
 _SHOWN = 3  # differences that an error names
-_PIECE = 4 << 20
 
 
 class WeightMismatchError(ApplianceError):
@@ -76,7 +76,7 @@ class OtherWeights:
         Raises WeightMismatchError for another one, at the end also if a file of it was written meanwhile; and like
         `load_model`.
         """
-        facts = with_config_overrides(read_facts(path, None, "auto"), self._plan.model.config_overrides)
+        facts = self._read_facts(path)
         self._check(facts)
         before = checkpoint_identity(facts, None)
         digest = _digest_of_files(facts)
@@ -86,6 +86,13 @@ class OtherWeights:
             yield NewWeights(self._weights(facts, reader, self._compiled), digest)
         if checkpoint_identity(facts, None) != before:
             raise WeightMismatchError("the checkpoint was written while it was read", hint="ask again when it is whole")
+
+    def _read_facts(self, path: Path) -> ModelFacts:
+        """Reads a checkpoint as the planned one is read: with the config, and as the family, that the plan states."""
+        model = self._plan.model
+        form = "auto" if model.format == "dummy" else model.format  # random weights may give way to those of a file
+        find = None if (family := model.family) is None else lambda _: check_installed(family)
+        return with_config_overrides(read_facts(path, None, form, model.config, find), model.config_overrides)
 
     @contextmanager
     def of_tensors(self, tensors: Sequence[NamedTensor], digest_before: str) -> Iterator[NewWeights]:
@@ -208,11 +215,7 @@ def _digest_of_files(facts: ModelFacts) -> str:
 
 
 def _digest_of_file(path: Path, name: str) -> str:
-    digest = hashlib.sha256()
     try:
-        with path.open("rb") as file:
-            while piece := file.read(_PIECE):
-                digest.update(piece)
+        return sha256_file(path)
     except OSError as error:
         raise CheckpointError(name, f"cannot be read: {error.strerror}") from error
-    return digest.hexdigest()

@@ -342,6 +342,80 @@ def test_no_memory_for_a_second_copy_is_a_refusal(
         assert answer(engine, 0) == before
 
 
+def test_what_a_checkpoint_raises_ends_nothing_else(
+    models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with engine_of(models["a"], tmp_path) as engine:
+        before = answer(engine, 0)
+        answers = Answers(engine)
+        for raised, said in ((KeyError("hidden_size"), "'hidden_size'"), (RuntimeError(), "RuntimeError")):
+
+            def read(*_: object, raised: Exception = raised) -> None:
+                raise raised
+
+            with monkeypatch.context() as patched:
+                patched.setattr("appliance.loading.updates.read_facts", read)
+                answers.ask("beside", 0)
+                assert answers.updated("u", path="x") == f"the new weights could not be read: {said}"
+            assert answers.tokens.pop("beside") == before
+        assert "nothing here expects" in caplog.text
+        assert isinstance(answers.updated("v", path=str(models["b"])), WeightStats)
+
+
+def test_a_checkpoint_is_read_as_the_planned_one_is(models: dict[str, Path], tmp_path: Path) -> None:
+    """Both have the config that the spec states: the numbers of their own would make other models."""
+    changed = copied(models["b"], tmp_path / "changed", "config")
+    (tmp_path / "served").mkdir()
+    overrides = "model.hf_overrides={rope_theta: 500000.0}"
+    with engine_of(changed, tmp_path) as own:
+        expected = answer(own, 0)
+    with engine_of(models["a"], tmp_path, "auto", overrides) as engine:
+        assert isinstance(Answers(engine).updated("u", path=str(models["b"])), WeightStats)
+        assert answer(engine, 0) == expected
+
+
+def test_weights_of_a_kept_file_need_the_memory_of_their_pages_too(
+    models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("appliance.loading.model.MIN_BYTES", 0)
+    monkeypatch.setattr("appliance.loading.model.SPARE_BYTES", 0)
+    monkeypatch.setenv("APPLIANCE_CACHE", str(tmp_path / "cache"))
+    with engine_of(models["a"], tmp_path) as engine:
+        size = engine._loop._runner.executable._weights.size_bytes  # type: ignore[attr-defined] # of the CPU sets
+        monkeypatch.setattr("appliance.kernels.cpu.weights.free_bytes", lambda: size * 3 // 2)
+        assert isinstance(Answers(engine).updated("u", path=str(models["b"])), WeightStats)
+    with engine_of(models["a"], tmp_path) as engine:
+        assert "of memory can be had" in str(Answers(engine).updated("u", path=str(models["b"])))
+        monkeypatch.setattr("appliance.kernels.cpu.weights.free_bytes", lambda: 2 * size)
+        assert isinstance(Answers(engine).updated("v", path=str(models["b"])), WeightStats)
+        monkeypatch.setattr("appliance.kernels.cpu.weights.free_bytes", lambda: size)
+        assert isinstance(Answers(engine).updated("w", path=str(models["a"])), WeightStats), "its pages are its own"
+
+
+def test_requests_that_are_held_are_admitted_once_and_as_many_as_may_wait(
+    models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with engine_of(models["a"], tmp_path, "auto", "scheduler.max_num_seqs=1", "scheduler.max_waiting=2") as engine:
+        answers, admitted = Answers(engine), []
+        answers.ask("long", 0, max_tokens=440, ignore_eos=True)
+        answers.read()
+        answers.update("u", path=str(models["b"]))
+        engine._loop._weights.wait(60)  # type: ignore[union-attr] # the engine has changes of weights
+        answers.read()
+        engine._loop._weights.wait(60)  # type: ignore[union-attr]
+        answers.read()
+        assert engine._loop._grammars.is_shut
+        processors = engine._loop._runner.processors
+        admit = processors.admit
+        monkeypatch.setattr(processors, "admit", lambda each: (admitted.append(each.request_id), admit(each))[1])
+        for name in ("1", "2", "3"):
+            answers.ask(name, 1)
+        answers.finish()
+        assert "2 sequences wait; the limit is 2" in (answers.errors["3"] or "")
+        assert [len(answers.tokens[name]) for name in ("1", "2")] == [NUM_TOKENS, NUM_TOKENS]
+        assert admitted == ["1", "2"]
+
+
 def test_a_sleep_waits_for_no_update(models: dict[str, Path], tmp_path: Path) -> None:
     with engine_of(models["a"], tmp_path, "torch", "model.enable_sleep_mode=true") as engine:
         answers = Answers(engine)

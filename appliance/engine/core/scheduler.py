@@ -67,18 +67,24 @@ class Scheduler:
 
     def add(self, client: bytes, message: GenerateRequest, grammar: Grammar | None = None) -> None:
         """Opens a request. Raises Refusal if it cannot be served; no other request is affected."""
-        books, limit = self._books, self.config.max_waiting
+        books = self._books
         if (client, message.request_id) in books.requests:
             raise Refusal(ErrorKind.INVALID, "request_id", f"request id {message.request_id!r} is in use")
-        waiting = books.num_waiting - len(books.free_rows)  # the next step may start one for each free row
-        if limit is not None and waiting >= limit:
-            raise Refusal(ErrorKind.OVERLOADED, None, f"{waiting} sequences wait; the limit is {limit}")
+        self.check_room()
         request = self._factory.create(
             client, message, grammar, books.adapters.find(message.adapter, message.adapter_scale, message.stacked)
         )
         request.queued_at = self._clock()
         books.open(request)
         self._counters.prompt_tokens += len(message.prompt_token_ids)
+
+    def check_room(self, num_held: int = 0) -> None:
+        """Raises Refusal if as many sequences wait as may. num_held: those that are not in the scheduler yet."""
+        limit = self.config.max_waiting
+        # The next step may start one for each free row.
+        waiting = self._books.num_waiting + num_held - len(self._books.free_rows)
+        if limit is not None and waiting >= limit:
+            raise Refusal(ErrorKind.OVERLOADED, None, f"{waiting} sequences wait; the limit is {limit}")
 
     def add_check(self, client: bytes, message: GenerateRequest, adapter: ServedAdapter | None) -> None:
         """Opens a request that checks an adapter, or gives what the model says alone. No limit holds it back, and it

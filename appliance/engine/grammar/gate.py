@@ -38,6 +38,11 @@ class GrammarGate:
     def __len__(self) -> int:
         return len(self._waiting) + len(self._held)
 
+    @property
+    def num_held(self) -> int:
+        """The sequences of requests that wait until it opens."""
+        return sum(message.sampling.n for message in self._held.values())
+
     def shut(self) -> None:
         """Lets no request pass from now on: `hold` takes them."""
         self.is_shut = True

@@ -44,6 +44,7 @@ class BoundWeights:
         self._lender: BoundWeights | None = None
         self._vectors: dict[str, np.ndarray] = {}
         self._file: PackedFile | None = None  # keeps the mapping of adopted weights
+        self._replaced: set[str] = set()  # whose pages of that mapping are this process's own
         self._keeper: PackedKeeper | None = None  # writes the weights as they were packed
 
     def borrow(self, lender: "BoundWeights", names: Mapping[str, str]) -> None:
@@ -133,9 +134,11 @@ class BoundWeights:
         """Packs new weights beside those of their names. Raises BindError if one has another form, ExecutableError
         without the memory."""
         own = [name for name in weights if name in self._matrices or name in self._vectors]
-        needed = sum(self._size(name) for name in own)
+        # A page of the kept file that is written becomes one more page of memory.
+        copied = [name for name in own if self._file is not None and name not in self._replaced]
+        needed = sum(map(self._size, (*own, *copied)))
         if needed > (free := free_bytes()):
-            told = f"new weights take {format_size(needed)} beside the old ones for a moment"
+            told = f"new weights take {format_size(needed)} beside the old ones"
             raise ExecutableError(f"{told}, and {format_size(free)} of memory can be had")
         packed = PackedBeside(self._library, self._matrix_names)
         try:
@@ -157,6 +160,7 @@ class BoundWeights:
             self._keeper = None
         if self._file is not None:
             self._file.make_private()
+            self._replaced.update(packed.matrices, packed.vectors)
         for name, handle in packed.matrices.items():
             copy_matrix(self._library, name, self._matrices[name], handle)
         for name, vector in packed.vectors.items():
