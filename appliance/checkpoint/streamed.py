@@ -28,6 +28,13 @@ class _Buffer:
     skipped: int
     size: int
     pieces: list[Future[None]]
+    num_readers: int = 0  # that wait for it now
+    was_read: bool = False  # and nothing has said since that it is needed again
+
+    def drop(self) -> None:
+        """Ends what has not begun, which would keep the memory until its turn."""
+        for piece in self.pieces:
+            piece.cancel()
 
     def view(self) -> Bytes:
         """Waits until the tensor is there. Raises what reading it raised."""
@@ -41,7 +48,8 @@ class _Buffer:
 class StreamedReader:
     """Reads the tensors of one checkpoint by name, each as a whole, with direct I/O where the file system has that.
 
-    At most `memory_bytes` are kept, and never less than the tensor that is read. Views keep their memory alive.
+    At most `memory_bytes` are kept, and never less than the tensors that are read. Views keep their memory alive. What
+    is read ahead takes the room that is free, or has been read: nothing that came first is thrown away for it.
     """
 
     def __init__(self, root: Path, tensors: Iterable[TensorFacts], num_threads: int, memory_bytes: int) -> None:
@@ -57,16 +65,28 @@ class StreamedReader:
     def read(self, name: str) -> Bytes:
         """Returns the stored bytes, uint8 [size_bytes]. Raises CheckpointError."""
         with self._lock:
-            buffer = self._buffer(name)
+            buffer = self._buffers.pop(name, None)
+            if buffer is None:
+                self._make_room(self._size(name), is_ahead=False)
+                buffer = self._begin(name)
+            self._buffers[name] = buffer
+            buffer.num_readers += 1
         try:
             return buffer.view()
         except OSError as error:
             raise CheckpointError(self._tensors[name].file, f"cannot be read: {error.strerror}") from error
+        finally:
+            with self._lock:
+                buffer.num_readers -= 1
+                buffer.was_read = True
 
     def will_need(self, name: str) -> None:
-        """Begins to read a tensor. Raises CheckpointError if there is none."""
+        """Begins to read a tensor if there is room. Raises CheckpointError if there is none."""
         with self._lock:
-            self._buffer(name)
+            if (buffer := self._buffers.get(name)) is not None:
+                buffer.was_read = False
+            elif self._make_room(self._size(name), is_ahead=True):
+                self._buffers[name] = self._begin(name)
 
     def release(self, name: str, start: int, stop: int) -> None:
         """Forgets a tensor with its last byte."""
@@ -90,27 +110,45 @@ class StreamedReader:
     ) -> None:
         self.close()
 
-    def _buffer(self, name: str) -> _Buffer:
-        """Returns the buffer of a tensor, which is read from now on if it is not there. The lock is held."""
-        found = self._buffers.pop(name, None) or self._begin(name)
-        self._buffers[name] = found
-        kept = sum(len(each.memory) for each in self._buffers.values())
-        for other in list(self._buffers):
-            if kept <= self._memory_bytes or other == name:
+    def _make_room(self, size: int, *, is_ahead: bool) -> bool:
+        """Forgets what was read, the oldest first, and for a tensor that is not read ahead also what would be read
+        last. Returns whether there is room; for one that is read ahead nothing is forgotten in vain. The lock is
+        held."""
+        idle = [name for name, each in self._buffers.items() if not each.num_readers]
+        gone = [name for name in idle if self._buffers[name].was_read]
+        if not is_ahead:
+            gone += [name for name in reversed(idle) if not self._buffers[name].was_read]
+        room = self._memory_bytes - size - sum(len(each.memory) for each in self._buffers.values())
+        if is_ahead and room + sum(len(self._buffers[name].memory) for name in gone) < 0:
+            return False
+        for name in gone:
+            if room >= 0:
                 break
-            kept -= len(self._buffers.pop(other).memory)
-        return found
+            buffer = self._buffers.pop(name)
+            buffer.drop()
+            room += len(buffer.memory)
+        return room >= 0
 
-    def _begin(self, name: str) -> _Buffer:
+    def _tensor(self, name: str) -> TensorFacts:
         tensor = self._tensors.get(name)
         if tensor is None:
             raise CheckpointError(self._folder.name, f"there is no tensor {name!r}")
+        return tensor
+
+    def _size(self, name: str) -> int:
+        """Returns the bytes of the blocks in which a tensor lies."""
+        tensor = self._tensor(name)
+        skipped = tensor.offset_bytes % _BLOCK
+        return max(-(-(skipped + tensor.size_bytes) // _BLOCK) * _BLOCK, _BLOCK)
+
+    def _begin(self, name: str) -> _Buffer:
+        tensor = self._tensor(name)
         descriptor = self._descriptor(tensor.file)
         if tensor.offset_bytes + tensor.size_bytes > os.fstat(descriptor).st_size:
             raise CheckpointError(tensor.file, f"tensor {name!r} lies after the end of the file", "pull it again")
         first = tensor.offset_bytes // _BLOCK * _BLOCK
         skipped = tensor.offset_bytes - first
-        size = max(-(-(skipped + tensor.size_bytes) // _BLOCK) * _BLOCK, _BLOCK)
+        size = self._size(name)
         memory = mmap.mmap(-1, size)
         starts = range(0, size if tensor.size_bytes else 0, PIECE_BYTES)
         pieces = [self._threads.submit(_fill, descriptor, memory, first, start) for start in starts]

@@ -33,7 +33,12 @@ class _Group(Protocol):
     experts: Moving | None
 
 
+def moving_of(executable: object) -> Moving | None:
+    """Returns what moves the experts of an executable; None where they stay."""
+    return executable.experts if isinstance(executable, _Group) else None
+
+
 def expert_stats(executable: object) -> ExpertStats | None:
     """Returns what an executable tells of experts that move; None where they stay."""
-    moving = executable.experts if isinstance(executable, _Group) else None
+    moving = moving_of(executable)
     return None if moving is None else moving.stats

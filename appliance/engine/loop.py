@@ -40,7 +40,7 @@ from appliance.engine.request_intake import RequestIntake
 from appliance.engine.runner import Runner
 from appliance.engine.sleep import REFUSAL, Sleep
 from appliance.engine.step import RowError, StepPlan, StepResult
-from appliance.engine.telling import with_told
+from appliance.engine.telling import Telling
 from appliance.engine.validation import SamplingLimits
 from appliance.engine.weight_changes import NO_UPDATES, WeightChanges, no_sleep
 from appliance.engine.weight_messages import UpdateWeights
@@ -86,6 +86,7 @@ class EngineLoop:
         self._ask_ranks = ask_ranks
         self._weights = weights
         self._idle = IdleWork(runner.executable, scheduler.kv.pool, prefault_blocks)
+        self._telling = Telling(self._idle, sleep, weights, runner.executable)
         self._ended = 0.0  # when the model's last step ended
         self._begun: deque[tuple[StepPlan, float]] = deque()  # steps in the stages of a pipeline, and when they began
         self._draining: list[tuple[bytes, str]] | None = None  # (client, call id) to answer once idle
@@ -375,8 +376,7 @@ class EngineLoop:
         return [*events, told, (client, UtilityResult(call_id=message.call_id, value=raw(self._sleep.stats)))]
 
     def _stats(self) -> EngineStats:
-        told = with_told(self._scheduler.stats(self._clock()), self._idle, self._sleep, self._runner.executable)
-        return msgspec.structs.replace(told, weights=None if self._weights is None else self._weights.stats)
+        return self._telling.added_to(self._scheduler.stats(self._clock()))
 
     def _events(self, outputs: Outputs) -> Events:
         if not outputs:

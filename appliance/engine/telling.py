@@ -2,13 +2,26 @@
 
 import msgspec
 
-from appliance.engine.expert_messages import expert_stats
+from appliance.engine.expert_messages import moving_of
 from appliance.engine.idle import IdleWork
 from appliance.engine.messages import EngineStats
 from appliance.engine.sleep import Sleep
+from appliance.engine.weight_changes import WeightChanges
 
 
-def with_told(stats: EngineStats, idle: IdleWork, sleep: Sleep | None, executable: object) -> EngineStats:
-    """Returns statistics of the scheduler with those of graphs, of sleep, and of experts that move."""
-    slept, experts = None if sleep is None else sleep.stats, expert_stats(executable)
-    return msgspec.structs.replace(stats, graphs=idle.graphs, sleep=slept, experts=experts)
+class Telling:
+    """Adds to the statistics of each step, so what can be found once is."""
+
+    def __init__(self, idle: IdleWork, sleep: Sleep | None, weights: WeightChanges | None, executable: object) -> None:
+        self._idle, self._sleep, self._weights = idle, sleep, weights
+        self._moving = moving_of(executable)
+
+    def added_to(self, stats: EngineStats) -> EngineStats:
+        """Returns statistics of the scheduler with those of graphs, sleep, experts that move, and new weights."""
+        return msgspec.structs.replace(
+            stats,
+            graphs=self._idle.graphs,
+            sleep=None if self._sleep is None else self._sleep.stats,
+            experts=None if self._moving is None else self._moving.stats,
+            weights=None if self._weights is None else self._weights.stats,
+        )

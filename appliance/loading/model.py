@@ -26,7 +26,7 @@ from appliance.layers.adapters import Wanted, with_adapters
 from appliance.layers.draft_spec import KeptStates
 from appliance.layers.program import CompiledDecoder
 from appliance.loading.base_weights import BaseWeights
-from appliance.loading.inventory import take_inventory
+from appliance.loading.inventory import InventoryItem, take_inventory
 from appliance.loading.moved_experts import MovedExperts
 from appliance.loading.random_tensors import RandomTensors
 from appliance.loading.sharded_weights import ShardedWeights, share_of
@@ -89,7 +89,8 @@ def load_model(
         packed = packed_cache(plan, facts, share.weights, cache)
         started = time.monotonic()
         executable = kernel_set.bind(share.program, share.weights, execution, packed, share.adapted)
-    again = functools.partial(_read_again, plan, facts, described, compiled, execution)
+    read = functools.partial(_read_again, plan, facts, described, compiled, inventory, execution)
+    again = functools.partial(read, streams=True)
     source = None
     if execution.ranks is None:
         base = None if places is None or not isinstance(places.base, BaseWeights) else places.base
@@ -97,7 +98,7 @@ def load_model(
     moved = None
     if execution.experts.is_balanced and isinstance(executable, MovesExperts):
         assert isinstance(share.weights, ShardedWeights), "experts move between ranks"
-        moved = MovedExperts(executable, share.program, share.weights.rows, again)
+        moved = MovedExperts(executable, share.program, share.weights.rows, functools.partial(read, streams=False))
     if packed is not None and packed.report is not None:
         return LoadedModel(executable, packed.report, places, share.parts, again, share.stage, source, moved)
     seconds, size = time.monotonic() - started, executable.memory_bytes.get("weights", 0)
@@ -107,11 +108,18 @@ def load_model(
 
 @contextmanager
 def _read_again(
-    plan: EnginePlan, facts: ModelFacts, described: Described, compiled: CompiledDecoder, execution: Execution
+    plan: EnginePlan,
+    facts: ModelFacts,
+    described: Described,
+    compiled: CompiledDecoder,
+    inventory: Mapping[str, InventoryItem],
+    execution: Execution,
+    *,
+    streams: bool,
 ) -> Iterator[DecoderWeights]:
-    """Opens the checkpoint of a model that was loaded. Raises like `load_model`."""
-    inventory = take_inventory(described, facts, plan.precision)
-    with _source(plan, facts, described) as reader:
+    """Opens the checkpoint of a model that was loaded. streams: as the plan says; else it is mapped, for what needs a
+    few rows of its tensors. Raises like `load_model`."""
+    with _source(plan, facts, described, streams=streams) as reader:
         yield DecoderWeights(compiled, inventory, reader, execution.limits.max_model_len)
 
 
@@ -154,11 +162,13 @@ def _adapted(
     return program, AdapterPlaces.of(facts, length, program, BaseWeights(facts, length))
 
 
-def _source(plan: EnginePlan, facts: ModelFacts, described: Described) -> AbstractContextManager[TensorSource]:
+def _source(
+    plan: EnginePlan, facts: ModelFacts, described: Described, *, streams: bool = True
+) -> AbstractContextManager[TensorSource]:
     stream = plan.loading.stream
     if facts.format == "dummy":
         return nullcontext(RandomTensors(facts, described.spec.weights.values(), plan.model.seed))
-    if stream is not None:
+    if stream is not None and streams:
         return StreamedReader(Path(facts.root), facts.tensors, stream.num_threads, stream.memory_bytes)
     return open_tensors(facts)
 

@@ -134,9 +134,10 @@ class DecoderWeights(WeightPieces):
         return shape_of(item.tensor, item.source)[0]
 
     def _read_ahead(self, name: str) -> None:
-        """Starts to read the next weight from disk while this one is translated and packed."""
+        """Starts to read the next weight from disk while this one is translated and packed. What this one still
+        needs comes first: a reader may have room for some of them only."""
         following = self._compiled.weights.get(self._following.get(name, ""))
-        parts = following.parts if following is not None else ()
+        parts = (*self._compiled.weights[name].parts, *(following.parts if following is not None else ()))
         for tensor in dict.fromkeys(self._inventory[part].tensor.name for part in parts):
             self._reader.will_need(tensor)
 

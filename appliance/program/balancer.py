@@ -56,6 +56,8 @@ class ExpertBalancer:
         self._moves: deque[ExpertMove] = deque()
         self._times, self._former = _Times(), _Times()
         self._has_moved, self._speed_up = False, 0.0
+        self._just_moved = False
+        self._balancedness: float | None = None  # what was told last, until it is due again
 
     @property
     def is_off(self) -> bool:
@@ -66,10 +68,13 @@ class ExpertBalancer:
         the step; None where it was not measured."""
         if self._num_steps % self._part == 0:
             self._seen.append(np.zeros_like(loads) if self._now is None else self._now)
+        if self._num_steps % self._part == 0 or self._settings.logs_each_step:
+            self._balancedness = None
         self._now = loads.copy()
         self._num_steps += 1
-        if seconds is not None and not self._moves:
+        if seconds is not None and not self._moves and not self._just_moved:
             self._times.add(num_rows, seconds)
+        self._just_moved = False  # other ranks may have read on while that step began
         if self._num_steps % self._settings.step_interval == 0 and not self._moves:
             self._judge()
             self._plan()
@@ -80,18 +85,22 @@ class ExpertBalancer:
             return None
         move = self._moves.popleft()
         self._places[move.mixture] = move.placed
+        self._just_moved, self._balancedness = True, None
         return move
 
     def report(self) -> BalanceReport:
         return BalanceReport(self._num_rearranged, self.balancedness(), self._speed_up, self.is_off)
 
     def balancedness(self) -> float:
-        """Returns that of the window, the mean over mixtures."""
-        each = [
-            balancedness(loads, places, self._num_ranks)
-            for loads, places in zip(self._loads(), self._places, strict=False)
-        ]
-        return sum(each) / len(each) if each else 1.0
+        """Returns that of the window, the mean over mixtures: as it was when experts last moved, or a part of the
+        window began, unless each step is logged. It reads the loads of all experts, and every step is told of."""
+        if self._balancedness is None:
+            each = [
+                balancedness(loads, places, self._num_ranks)
+                for loads, places in zip(self._loads(), self._places, strict=False)
+            ]
+            self._balancedness = sum(each) / len(each) if each else 1.0
+        return self._balancedness
 
     def _loads(self) -> list[list[int]]:
         if self._now is None:

@@ -1,7 +1,9 @@
 """Tensors that threads read past the page cache: the bytes that a mapping has, within bounded memory."""
 
+import itertools
+import mmap
 import os
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +60,44 @@ def test_a_tensor_is_forgotten_with_its_last_byte(tmp_path: Path) -> None:
         assert "w0" in reader._buffers
         reader.release("w0", 4096, LARGE["w0"].nbytes)
         assert "w0" not in reader._buffers
+
+
+def test_nothing_is_read_twice_where_memory_is_less_than_a_weight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights of many tensors, of which each begins to be read with the one before it, in the room that is left."""
+    monkeypatch.setattr(module, "PIECE_BYTES", 8192)
+    begun: list[tuple[int, int]] = []
+    fill = module._fill
+
+    def filled(descriptor: int, memory: mmap.mmap, first: int, start: int) -> None:
+        begun.append((first, start))
+        fill(descriptor, memory, first, start)
+
+    monkeypatch.setattr(module, "_fill", filled)
+    weights = [["w0", "w1", "w2", "w3"], ["w4", "w5", "w6"], []]
+    with streamed(folder(tmp_path), memory_bytes=300_000) as reader:
+        for own, following in itertools.pairwise(weights):
+            for name in (*own, *following):
+                reader.will_need(name)
+            assert set(own[:2]) <= reader._buffers.keys(), "what is read first is there"
+            for name in own:
+                assert reader.read(name).tobytes() == LARGE[name].tobytes()
+                assert sum(len(each.memory) for each in reader._buffers.values()) <= 300_000
+    assert len(begun) == len(set(begun))
+
+
+def test_what_is_read_is_kept_and_what_is_forgotten_is_not_read_on(tmp_path: Path) -> None:
+    with streamed(folder(tmp_path), memory_bytes=300_000) as reader:
+        reader.read("w0")
+        reader.will_need("w1")
+        reader._buffers["w0"].num_readers += 1  # as of another thread that waits for it
+        ahead = reader._buffers["w1"]
+        waiting: Future[None] = Future()
+        ahead.pieces.append(waiting)
+        reader.read("w2")
+        assert reader._buffers.keys() == {"w0", "w2"}
+        assert waiting.cancelled()
 
 
 def test_it_does_without_direct_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """When experts move: by the loads of the last steps, only where it gains, and no more where steps are no faster."""
 
 import numpy as np
+import pytest
 
 from appliance.program.balance import balancedness
 from appliance.program.balancer import BalanceSettings, ExpertBalancer, ExpertMove
@@ -36,6 +37,28 @@ def test_experts_move_where_it_gains() -> None:
     assert steps.balancer.report().balancedness == 1.0
     assert steps.run(40, UNEVEN) == [], "nothing is left to gain"
     assert steps.balancer.report().num_rearranged == 1
+
+
+def test_balancedness_is_found_once_in_a_part_of_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(
+        "appliance.program.balancer.balancedness", lambda *each: (asked.append(each), balancedness(*each))[1]
+    )
+    steps = Steps(160, 1000)  # ten steps each
+    for _ in range(40):
+        steps.run(1, UNEVEN)
+        steps.balancer.report()
+    assert len(asked) == 4 * len(PLACES)
+
+
+def test_the_step_after_a_move_is_not_measured() -> None:
+    steps = Steps(4, 10)
+    turned = UNEVEN.copy()
+    turned[0] = (8, 1, 8, 1)
+    steps.run(10, UNEVEN)
+    assert len(steps.run(1, turned, seconds=1000.0)) == 1
+    steps.run(9, turned, seconds=0.5)
+    assert steps.balancer.report().speed_up == 2.0
 
 
 def test_loads_are_forgotten() -> None:
