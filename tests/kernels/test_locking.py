@@ -38,6 +38,13 @@ def test_pages_are_locked_once_each_until_they_are_freed() -> None:
     assert locked_bytes() == before
 
 
+def test_pages_that_a_neighbour_has_locked_are_no_fault() -> None:
+    memory = MappedMemory(8 * PAGE)
+    with contextlib.ExitStack() as resources:
+        lock_memory([(memory.address, PAGE)], resources)
+        assert lock_memory([(memory.address + 10, 4 * PAGE)], resources) == 5 * PAGE
+
+
 def _lock_as_nobody(answer: Connection) -> None:
     memory = MappedMemory(64 * PAGE)
     resource.setrlimit(resource.RLIMIT_MEMLOCK, (2 * PAGE, 8 * PAGE))

@@ -141,8 +141,9 @@ class CpuExecutable:
         self._native.close()
         program, library = self._operators, self._library
         self._screen = None
-        if self._placement.screen_logits:
+        if self._placement.screen_logits and screened_head(program) is not None:
             pool = create_pool(library, self._native, self._num_threads)  # whose memory ends with the screen
+            bind_workers(library, pool, self._placement)  # which touch that memory first
             self._screen = create_screen(library, pool, self._native, program, self._weights)
         handles = [self._create_program(each, self._native_limits, self._native) for each in self._programs]
         self._program, self._adapted = handles[0], handles[-1]

@@ -33,7 +33,8 @@ def lock_memory(ranges: Iterable[Range], resources: contextlib.ExitStack) -> int
         if libc.mlock(ctypes.c_void_p(start), ctypes.c_size_t(size)) != 0:
             raise BindError(_refusal(wanted, ctypes.get_errno()), hint=_HINT)
         resources.callback(libc.munlock, ctypes.c_void_p(start), ctypes.c_size_t(size))
-    if (found := locked_bytes() - before) < wanted:
+    shared = 2 * mmap.PAGESIZE * len(pages)  # the first and last page of each, which a neighbour may have locked
+    if (found := locked_bytes() - before) < wanted - shared:
         raise BindError(f"the system locked {format_size(found)} of {format_size(wanted)} of memory", hint=_HINT)
     return wanted
 

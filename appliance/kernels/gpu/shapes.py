@@ -32,12 +32,13 @@ class GraphSizes:
         self.decode = [size for size in graphs.decode if size <= min(limits.max_num_seqs, limits.max_num_sampled)]
         self.tokens = [size for size in graphs.tokens if size <= limits.max_num_batched_tokens]
         self._max_rows = limits.max_num_sampled
-        self._max_seq_len = limits.max_model_len if graphs.max_seq_len is None else graphs.max_seq_len
+        self._max_seq_len = graphs.max_seq_len
 
     def shape_of(self, inputs: StepInputs) -> StepShape | None:
         """Returns the sizes to which a step is padded; None if no graph is as large, or a sequence is too long."""
         own = StepShape.of(inputs)
-        if own.num_seqs and int(inputs.seq_lens.max()) > self._max_seq_len:
+        longest = self._max_seq_len
+        if longest is not None and own.num_seqs and int(inputs.seq_lens.max()) > longest:
             return None
         most = max(own.num_seqs, own.num_rows)
         if own.num_tokens == own.num_seqs and self.decode and bool((np.diff(inputs.query_start) == 1).all()):
