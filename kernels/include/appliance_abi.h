@@ -286,10 +286,10 @@ typedef struct {
 /* The place of each choice of a row: of the places of its expert e, from places[starts[e]] on, number (row + e) modulo how many there are.
  * Their owner may change tables and counters between steps. */
 typedef struct {
-  appl_span experts, out;  /* int32: experts as they were chosen, and places */
-  const int32_t* starts;   /* one an expert, and num_places */
-  const int32_t* places;   /* num_places of them */
-  int64_t* loads;          /* one an expert: the rows that chose it are added */
+  appl_span experts, out; /* int32: experts as they were chosen, and places */
+  const int32_t* starts;  /* one an expert, and num_places */
+  const int32_t* places;  /* num_places of them */
+  int64_t* loads;         /* one an expert: the rows that chose it are added */
   int32_t num_experts, num_places;
 } appl_place_experts;
 
