@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from appliance.cli import status
-from appliance.deploy import usage
 from appliance.deploy.process import identify
 from appliance.deploy.state import CurrentState, DeploymentState
 from appliance.plan.boot import BootReport, WeightsOrigin
@@ -94,7 +93,7 @@ def test_an_engine_without_weights_tells_none(generation: Path, capsys: pytest.C
 def test_usage_is_told_where_it_is_asked_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(usage, "ask_text", lambda *asked: {("http://127.0.0.1:9", "/metrics"): METRICS}[asked])
+    monkeypatch.setattr(status, "ask_metrics", {"http://127.0.0.1:9": METRICS}.__getitem__)
     assert "of answers" not in shown(capsys)
     [found] = json.loads(shown(capsys, as_json=True))
     assert "usage" not in found

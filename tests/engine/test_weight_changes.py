@@ -88,6 +88,16 @@ class Answers:
                     self.ended[output.request_id] = output.finish_reason
                     self.errors[output.request_id] = output.error
 
+    def read_until_held(self) -> None:
+        """Reads until new requests are held. The weights are read first: else the open request could end before."""
+        changes = self.engine._loop._weights
+        assert changes is not None
+        self.read()
+        changes.wait(60.0)
+        while not self.engine._loop._grammars.is_shut:
+            assert self.engine.has_work
+            self.read()
+
     def finish(self) -> None:
         while self.engine.has_work:
             self.read()
@@ -168,8 +178,7 @@ def test_a_request_waits_while_weights_change_or_is_aborted(models: dict[str, Pa
         answers.ask("long", 2, max_tokens=200, ignore_eos=True)
         answers.read()
         answers.update("wait", path=str(models["a"]))
-        while not engine._loop._grammars.is_shut:
-            answers.read()
+        answers.read_until_held()
         for name in ("held", "given up"):
             answers.ask(name, 3)
         answers.ask("wrong", 3, max_tokens=0)
