@@ -1,6 +1,7 @@
 """What an import costs, and what is left after an engine was closed."""
 
 import asyncio
+import gc
 import json
 import os
 import subprocess
@@ -82,6 +83,7 @@ def test_replicas_answer_and_end_with_the_process(model: Path) -> None:
 
 
 def test_closing_frees_everything(model: Path) -> None:
+    gc.collect()  # what other tests left is not freed between the two counts
     before = threads_and_files()
     for _ in range(3):
         llm = LLM(str(model), **ARGUMENTS)
@@ -122,6 +124,7 @@ def test_an_engine_that_its_own_thread_drops_last_is_closed(model: Path) -> None
 
 
 def test_an_engine_that_cannot_start_leaves_nothing(tmp_path: Path) -> None:
+    gc.collect()  # what other tests left is not freed between the two counts
     before = threads_and_files()
     with pytest.raises(Exception, match="nowhere"):
         LLM(str(tmp_path / "nowhere"))
