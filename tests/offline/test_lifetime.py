@@ -91,7 +91,7 @@ def test_closing_frees_everything(model: Path) -> None:
         llm.generate("abc", GREEDY)
         llm.close()
         llm.close()
-    assert threads_and_files() == before
+    assert threads_and_files() == before, sorted(each.name for each in threading.enumerate())
     with pytest.raises(ClosedError, match="was closed"):
         llm.generate("abc", GREEDY)
 
