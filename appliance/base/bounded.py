@@ -2,6 +2,7 @@
 
 import ctypes
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -39,13 +40,15 @@ class _Job:
 class BoundedCalls:
     """Safe to use from several threads: a call has a thread of its own while it runs. Threads are kept for later calls.
 
-    A call that is late is given up: its thread ends with its next Python statement, or stays, and does not keep the
-    process from ending. Code that holds the interpreter's lock in C cannot be left behind; the heartbeat finds it.
+    They end with this object. A call that is late is given up: its thread ends with its next Python statement, or
+    stays, and does not keep the process from ending. Code that holds the interpreter's lock in C cannot be left behind;
+    the heartbeat finds it.
     """
 
     def __init__(self, most_s: float) -> None:
         self._most_s = most_s
         self._idle: list[_Worker] = []
+        weakref.finalize(self, _end, self._idle)
         self._hangs: Counter[str] = Counter()
 
     def run(self, name: str, call: Callable[[], T], more_s: float = 0.0) -> T:
@@ -87,9 +90,13 @@ class _Worker:
     def start(self, job: _Job) -> None:
         self._jobs.put(job)
 
+    def end(self) -> None:
+        """Ends the thread once its job ends."""
+        self._jobs.put(None)
+
     def give_up(self) -> None:
         """Ends the thread once its job ends, and the job as soon as it runs Python code."""
-        self._jobs.put(None)
+        self.end()
         assert self._thread.ident is not None, "it was started"
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread.ident), ctypes.py_object(_GivenUpError))
 
@@ -104,3 +111,8 @@ class _Worker:
                 del job  # the next one may come late, and this one may hold much
         except _GivenUpError:
             return
+
+
+def _end(idle: list[_Worker]) -> None:
+    for worker in idle:
+        worker.end()

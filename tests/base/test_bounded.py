@@ -64,3 +64,12 @@ def test_calls_of_several_threads_do_not_wait_for_each_other() -> None:
     calls, together = BoundedCalls(30.0), threading.Barrier(4)
     with ThreadPoolExecutor(4) as pool:
         assert len(list(pool.map(lambda _: calls.run("mine", together.wait), range(4)))) == 4
+
+
+def test_threads_end_with_their_owner() -> None:
+    calls = BoundedCalls(60.0)
+    thread = calls.run("plug-in", threading.current_thread)
+    assert thread.is_alive()
+    del calls
+    thread.join(60.0)
+    assert not thread.is_alive()
