@@ -15,6 +15,7 @@ from appliance.checkpoint.facts import TensorFacts
 from appliance.checkpoint.safetensors import read_header, read_shards
 
 FORM: Final = "mistral"  # by load_format, config_format and facts
+TOKENIZER_MODE: Final = "mistral"  # by the spec; its parser of tool calls has this name too
 CONFIG_NAME: Final = "params.json"
 TOKENIZER_NAME: Final = "tekken.json"
 PATTERN: Final = "consolidated*.safetensors"

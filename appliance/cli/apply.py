@@ -15,6 +15,7 @@ import msgspec
 
 from appliance.base.environ import state_dir
 from appliance.base.errors import ApplyError, ExitCode
+from appliance.catalog.tokenizer_modes import MISTRAL_COMMON
 from appliance.cli.arguments.lifecycle import ApplyArguments
 from appliance.cli.curl import CHAT_PATH, COMPLETION_PATH, curl_line, example_of_pooling
 from appliance.cli.progress import ProgressBar
@@ -152,7 +153,7 @@ def _example(model: ModelPlan) -> tuple[str, dict[str, Any]]:
     """Returns the path and the body of a first request."""
     if model.pooling is not None:
         return example_of_pooling(model.pooling)
-    if model.chat_template is not None:
+    if model.chat_template is not None or model.tokenizer_mode == MISTRAL_COMMON:
         return CHAT_PATH, {"messages": [{"role": "user", "content": "Hello!"}], "stream": True}
     return COMPLETION_PATH, {"prompt": "Once upon a time", "stream": True}
 

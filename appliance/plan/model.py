@@ -4,6 +4,7 @@ from appliance.catalog.architectures import ARCHITECTURES, Architecture
 from appliance.catalog.content_format import ContentFormat, detect_content_format
 from appliance.catalog.templates import QWEN3_RERANKER
 from appliance.checkpoint.config_choice import ConfigChoice
+from appliance.checkpoint.mistral import TOKENIZER_MODE
 from appliance.models.outside import GROUP
 from appliance.plan.checkpoint_values import default_sampling, say_ends
 from appliance.plan.context import ContextRequest, config_overrides, model_path
@@ -96,6 +97,9 @@ def _served_names(inputs: PlanInputs, ledger: Ledger) -> tuple[str, ...]:
 def _chat_template(inputs: PlanInputs, ledger: Ledger) -> str | None:
     if inputs.spec.model.skip_tokenizer_init:
         return None
+    if inputs.spec.model.tokenizer_mode == TOKENIZER_MODE:
+        reason = "mistral-common writes conversations, as model.tokenizer_mode is mistral"
+        return ledger.decide("model.chat_template", None, "spec", reason)
     if inputs.spec.model.chat_template is not None:
         return inputs.files.chat_template or inputs.spec.model.chat_template
     if inputs.files.chat_template is not None:
@@ -112,6 +116,8 @@ def _content_format(inputs: PlanInputs, template: str | None, ledger: Ledger) ->
     wanted, path = inputs.spec.model.chat_template_content_format, "model.chat_template_content_format"
     if wanted != "auto":
         return ledger.take(path, path, wanted)
+    if inputs.spec.model.tokenizer_mode == TOKENIZER_MODE:
+        return ledger.decide(path, "openai", "spec", "mistral-common takes the parts of a message's content")
     if template is not None and detect_content_format(template) == "openai":
         return ledger.decide(path, "openai", "model", "the template walks over the parts of a message's content")
     return ledger.decide(path, "string", "model", "the template takes a message's content as text")

@@ -2,10 +2,10 @@
 
 from typing import Final, Literal
 
+from appliance.catalog.tokenizer_modes import OTHERS
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
 from appliance.plan.serving_types import StructuredPlan
-from appliance.plan.tokenizer import OTHERS
 
 BACKEND: Final = "guidance"  # llguidance; other names were refused as not built
 

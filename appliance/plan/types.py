@@ -10,6 +10,7 @@ import msgspec
 from appliance.catalog.architectures import Architecture
 from appliance.catalog.degradations import DegradationKind
 from appliance.catalog.pooling import PoolingChoice, PoolingKind, PoolingTask
+from appliance.catalog.tokenizer_modes import TokenizerMode
 from appliance.checkpoint.config_choice import OWN, ConfigChoice
 from appliance.checkpoint.modelling import CodeFile
 from appliance.plan.loading_types import LoadingPlan
@@ -112,7 +113,7 @@ class ModelPlan(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     tokenizer_path: str
     skip_tokenizer: bool
-    tokenizer_mode: Literal["fast", "slow", "custom"] = "fast"
+    tokenizer_mode: TokenizerMode = "fast"
     tokenizer_cls: str | None = None  # a dotted path, of the mode custom
     chat_template: str | None  # the text; None when there is none
     chat_template_content_format: Literal["string", "openai"]

@@ -10,7 +10,9 @@ from appliance.requests import degraded
 from appliance.requests.errors import invalid
 from appliance.requests.fields import ChatFields, ChatMessage, CompletionFields
 from appliance.requests.history import HistoryStyle, has_tool_messages, rendered_messages
+from appliance.requests.own_conversations import own_conversation
 from appliance.text.control_tokens import ControlTokens
+from appliance.text.conversation import ConversationEncoder
 from appliance.text.errors import ChatTemplateError
 from appliance.text.infill import encode_infill, infill_format
 from appliance.text.output import load_output_format
@@ -92,6 +94,9 @@ class PromptMaker:
 
     async def chat_tokens(self, fields: ChatFields, tools: Tools, *, add_special_tokens: bool) -> tuple[str, list[int]]:
         """The rendered conversation, whatever its length. Raises ApiError 400."""
+        own = self._tokenizer.conversations
+        if own is not None:
+            return await self._encode_own(own, fields, tools, add_special_tokens=add_special_tokens)
         text, cut = await self._render(fields, tools)
 
         def encode() -> list[int]:
@@ -99,6 +104,21 @@ class PromptMaker:
 
         token_ids = await _here_or_in_thread(encode, len(text))
         return text.replace(cut, "") if cut else text, token_ids
+
+    async def _encode_own(
+        self, own: ConversationEncoder, fields: ChatFields, tools: Tools, *, add_special_tokens: bool
+    ) -> tuple[str, list[int]]:
+        _check_variables(fields)
+        conversation = own_conversation(fields, tools, own.name, add_special_tokens=add_special_tokens)
+
+        def encode() -> tuple[str, list[int]]:
+            token_ids = own.encode(conversation)
+            return self._tokenizer.decode(token_ids), token_ids
+
+        try:
+            return await _here_or_in_thread(encode, _size(fields.messages))
+        except ChatTemplateError as error:
+            raise invalid("messages", str(error), "chat_template_failed") from error
 
     async def _render(self, fields: ChatFields, tools: Tools) -> tuple[str, str]:
         """Returns the text, and the cut in it (see ControlTokens). tools: shown in the prompt, in OpenAI's form."""

@@ -49,4 +49,4 @@ def _tokenizer(plan: ModelPlan, cache: Path | None) -> Tokenizer:
     path = Path(plan.tokenizer_path)
     if plan.tokenizer_mode == "fast":
         return load_tokenizer(path, cache)
-    return load_other(path, plan.tokenizer_mode, plan.tokenizer_cls)
+    return load_other(path, plan.tokenizer_mode, plan.tokenizer_cls, cache)

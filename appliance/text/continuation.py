@@ -25,6 +25,7 @@ def continuing_backend(backend: Backend) -> Backend:
         made.pre_tokenizer = _from_state(pre_tokenizers.Sequence([]), changed[1])
     added = backend.get_added_tokens_decoder()
     made.add_tokens([added[token_id] for token_id in sorted(added)])
+    made.encode_special_tokens = backend.encode_special_tokens
     return made
 
 

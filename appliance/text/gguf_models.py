@@ -62,7 +62,7 @@ def sentencepiece(file: GgufFile) -> Tokenizer:
             byte_fallback=True,
         )
     )
-    _set_spaces(tokenizer, prefix=not is_gemma and bool(fields.value(file, "add_space_prefix", True)))
+    set_spaces(tokenizer, prefix=not is_gemma and bool(fields.value(file, "add_space_prefix", True)))
     return tokenizer
 
 
@@ -133,7 +133,7 @@ def respelled(token: str) -> str:
     return SPACE * len(token) if token and not token.strip(" ") else token
 
 
-def _set_spaces(tokenizer: Tokenizer, *, prefix: bool) -> None:
+def set_spaces(tokenizer: Tokenizer, *, prefix: bool) -> None:
     """Sets the handling of spaces. prefix: a space is put before every text (even one that begins with a space), and
     after every special token."""
     steps: list[Any] = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]

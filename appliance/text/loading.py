@@ -2,13 +2,14 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
+from appliance.catalog.tokenizer_modes import MISTRAL_COMMON, TokenizerMode
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.gguf import open_gguf
 from appliance.text import gguf, gguf_fields, huggingface, tekken
 from appliance.text.errors import TokenizerError
 from appliance.text.kept import Loaded, kept_tokenizer
+from appliance.text.mistral import load_mistral
 from appliance.text.own_tokenizer import load_own
 from appliance.text.slow_tokenizer import load_slow
 from appliance.text.tokenizer import Tokenizer, TokenizerIdentity
@@ -27,12 +28,14 @@ def load_tokenizer(path: Path, cache: Path | None = None) -> Tokenizer:
     return Tokenizer(*kept_tokenizer(huggingface.files(folder), cache, lambda: _from_folder(folder)))
 
 
-def load_other(path: Path, mode: Literal["slow", "custom"], qualname: str | None) -> Tokenizer:
-    """Loads a tokenizer that is not the library's. qualname: of the operator's class, in the mode custom.
+def load_other(path: Path, mode: TokenizerMode, qualname: str | None, cache: Path | None = None) -> Tokenizer:
+    """Loads a tokenizer of another mode than auto. qualname: of the operator's class, in the mode custom.
 
-    The names of special tokens and the chat templates are those of the folder's configuration. Raises PluginError,
-    MissingExtraError or TokenizerError.
+    The names of special tokens and the chat templates are those of the folder's configuration, but for mistral-common.
+    Raises PluginError, MissingExtraError or TokenizerError.
     """
+    if mode == MISTRAL_COMMON:
+        return load_mistral(path, cache)
     folder = path if path.is_dir() else path.parent
     identity = TokenizerIdentity(huggingface.special_tokens(folder), huggingface.chat_templates(folder))
     if mode == "slow":

@@ -10,6 +10,7 @@ from tokenizers import Tokenizer as Backend
 
 from appliance.text.byte_alphabet import spelled_bytes
 from appliance.text.continuation import continuing_backend
+from appliance.text.conversation import ConversationEncoder
 from appliance.text.errors import TokenizerError
 from appliance.text.own_tokenizer import OwnBackend
 
@@ -28,9 +29,16 @@ class TokenizerIdentity:
 class Tokenizer:
     """Encodes and decodes. Safe to use from several threads."""
 
-    def __init__(self, backend: Backend | OwnBackend, identity: TokenizerIdentity | None = None) -> None:
+    def __init__(
+        self,
+        backend: Backend | OwnBackend,
+        identity: TokenizerIdentity | None = None,
+        conversations: ConversationEncoder | None = None,
+    ) -> None:
+        """conversations: encodes them in place of a chat template."""
         self.backend = backend
         self.identity = identity or TokenizerIdentity()
+        self.conversations = conversations
         self.vocab_size = backend.get_vocab_size(with_added_tokens=True)
         added = backend.get_added_tokens_decoder()
         self.added_tokens: dict[int, str] = {token_id: token.content for token_id, token in added.items()}

@@ -94,6 +94,12 @@ BROKEN = (
     Broken(MODEL, "plan/storage", "model.source", 5, 11, "f8"),
     Broken(MODEL, "plan/tokenizer", "model.source", 5, 11, "no-tokenizer"),
     Broken(MODEL, "plan/tokenizer", "model.source", 5, 11, "sentencepiece"),
+    Broken(MODEL + "  tokenizer_mode: mistral\n  chat_template: chatml\n", "plan/tokenizer",
+           "model.chat_template", 7, 18),
+    Broken(MODEL + "  tokenizer_mode: mistral\n  special_tokens_in_messages: parse\n", "plan/tokenizer",
+           "model.special_tokens_in_messages", 7, 31),
+    Broken(MODEL + "  tokenizer_mode: slow\n"
+           + "decoding: {structured_output: guidance}\n", "plan/tokenizer", "decoding.structured_output", 7, 31),
     Broken(MODEL, "plan/weights", "model.source", 5, 11, "incomplete"),
     Broken(MODEL, "plan/weights", "model.source", 5, 11, "unread"),
     Broken(MODEL, "plan/weights", "model.source", 5, 11, "misshapen"),

@@ -36,6 +36,15 @@ def test_a_plain_template_has_none() -> None:
     assert planned(None).serving.parsers.tools is None
 
 
+def test_mistral_common_shows_its_tool_format_without_a_template() -> None:
+    found = planned("{{ '<tool_call>' }}{{ '<think>' }}", "  tokenizer_mode: mistral\n")
+    assert (found.model.tokenizer_mode, found.model.chat_template) == ("mistral-common", None)
+    assert found.serving.parsers.tools == "appliance.text.tools.mistral:MISTRAL"
+    assert found.serving.parsers.reasoning is None
+    assert found.serving.structured.backend == "guidance", "the bytes of tokens are known"
+    assert "mistral-common" in decision(found, "model.chat_template").reason
+
+
 def test_the_spec_decides() -> None:
     decoding = "decoding: {tool_parser: mistral, reasoning_parser: GptOss, enable_auto_tool_choice: false}\n"
     found = planned("{{ '<tool_call>' }}", decoding)

@@ -166,9 +166,10 @@ class ModelSection(Section):
     tokenizer: Text | None = field(None, "A hub id, folder or tokenizer.json. Default: the checkpoint's.")
     tokenizer_mode: Literal["auto", "slow", "mistral", "custom"] = field(
         "auto",
-        "Which tokenizer implementation. slow: transformers' class, of the extra `torch`. custom: tokenizer_cls.",
+        "Which tokenizer implementation. mistral: tekken.json or tokenizer.model.v*, and mistral-common (extra "
+        "`mistral`) in place of a chat template. slow: transformers' class, of the extra `torch`. custom: "
+        "tokenizer_cls.",
         auto="the fast one",
-        built_values=("auto", "slow", "custom"),
     )
     tokenizer_cls: DottedPath | None = field(
         None, "A tokenizer of your own, for tokenizer_mode: custom; see docs/guides/plugins.md."
