@@ -11,7 +11,8 @@ _RESTART = ("model.tokenizer_path",)  # the tokenizer is loaded once
 # What a server takes only at its start, and its engine does not read.
 _DRAIN = (
     *("serving.listen.host", "serving.listen.port", "serving.listen.uds"),
-    *("serving.http.middleware", "serving.api_servers", "serving.logs.config_file", "serving.store"),
+    *("serving.http.middleware", "serving.api_servers", "serving.has_engine_inside"),
+    *("serving.logs.config_file", "serving.store"),
     "serving.exporters",
 )
 _LIVE = (

@@ -36,6 +36,7 @@ EXIT_DEAD = 1
 EXIT_NOT_STARTED = 2
 # A library to build, a plan to make again, a plug-in to mend: no new start heals them.
 LASTING = (KernelSetError, PlanMismatchError, PluginError)
+HEARTBEAT_S = 0.5
 SWITCH_INTERVAL_S = 0.0005  # how long the front may hold the GIL while the loop waits for it
 
 
@@ -54,7 +55,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_NOT_STARTED
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     plan = as_replica(plan, options.replica)
-    return EngineProcess(plan, options.socket, options.parent_fd, options.heartbeat).run()
+    engine = ServedEngine(plan, options.socket, options.parent_fd, options.heartbeat)
+    signal.signal(signal.SIGTERM, engine.on_terminate)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent decides when we end
+    return engine.run()
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -63,7 +67,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--socket", required=True, help="a ZeroMQ endpoint to bind, such as ipc:///run/engine.sock")
     parser.add_argument("--parent-fd", type=int, help="read end of a pipe; the engine ends at once when it closes")
     parser.add_argument("--replica", type=int, default=0, metavar="NUMBER", help="of several engines with this plan")
-    parser.add_argument("--heartbeat", type=float, default=0.5, metavar="SECONDS", help="between heartbeats")
+    parser.add_argument("--heartbeat", type=float, default=HEARTBEAT_S, metavar="SECONDS", help="between heartbeats")
     return parser.parse_args(arguments)
 
 
@@ -80,8 +84,8 @@ def _end_orphaned(endpoint: str) -> None:
     os._exit(0)
 
 
-class EngineProcess:
-    """Boots an engine, serves it, and ends it."""
+class ServedEngine:
+    """Boots an engine, serves it behind a socket, and ends it; in the main thread of a process or another."""
 
     def __init__(self, plan: EnginePlan, endpoint: str, parent_fd: int | None, heartbeat_s: float) -> None:
         self._plan = plan
@@ -99,9 +103,8 @@ class EngineProcess:
         )
 
     def run(self) -> int:
+        """Returns the exit code when the engine has ended. Raises nothing but what ends a process."""
         self._front.start()
-        signal.signal(signal.SIGTERM, self._on_terminate)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent decides when we end
         try:
             return self._run()
         finally:
@@ -173,7 +176,7 @@ class EngineProcess:
             if not isinstance(message, ClientGone | DrainAndStop | ModelLost):
                 self._front.emit(loop.refuse(client, message, kind, reason))
 
-    def _on_terminate(self, *_: object) -> None:
+    def on_terminate(self, *_: object) -> None:
         """Drains at the first SIGTERM and ends at once at a second one; during the start it exits."""
         if self._booting:
             self._booting = False

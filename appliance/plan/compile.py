@@ -42,8 +42,9 @@ from appliance.plan.parallel_types import ParallelPlan
 from appliance.plan.pooling import described_pooling, plan_pooling
 from appliance.plan.precision import plan_precision
 from appliance.plan.program import PlannedProgram
+from appliance.plan.restart import plan_restart
 from appliance.plan.screen import request_screen
-from appliance.plan.serving import plan_batch, plan_bench, plan_restart, plan_serving, plan_slo
+from appliance.plan.serving import plan_batch, plan_bench, plan_serving, plan_slo
 from appliance.plan.sleep import check_sleep
 from appliance.plan.speculation import plan_speculation, with_draft_model, with_drafts, with_states
 from appliance.plan.types import EnginePlan, PoolingPlan, SchedulerPlan, SpeculationPlan
@@ -120,7 +121,7 @@ def run_passes(inputs: PlanInputs) -> Outcome:
         **_of_heads(pooling, head),
     )
     plan = EnginePlan(
-        **_named(inputs),
+        **_named(inputs, ledger),
         model=model,
         loading=plan_loading(inputs, chosen, parallel, ledger),
         precision=precision,
@@ -142,10 +143,10 @@ def run_passes(inputs: PlanInputs) -> Outcome:
     return Outcome(with_hashes(plan), ledger)
 
 
-def _named(inputs: PlanInputs) -> dict[str, Any]:
+def _named(inputs: PlanInputs, ledger: Ledger) -> dict[str, Any]:
     """What is planned, for which machine, and what is the spec's as it is. Digests are made of the whole plan."""
     return {
-        "restart": plan_restart(inputs),
+        "restart": plan_restart(inputs, ledger),
         "bench": plan_bench(inputs),
         "spec_sha256": inputs.loaded.sha256,
         "engine_sha256": "",

@@ -17,7 +17,8 @@ from appliance.plan.frontend import (
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import Ledger, strictness_of
 from appliance.plan.parsers import plan_parsers
-from appliance.plan.serving_types import AnswersPlan, GatePlan, RequestsPlan, RestartPlan, ServingPlan
+from appliance.plan.restart import plan_engine_inside
+from appliance.plan.serving_types import AnswersPlan, GatePlan, RequestsPlan, ServingPlan
 from appliance.plan.structured import plan_structured
 from appliance.plan.tool_servers import plan_tool_servers
 from appliance.plan.types import ModelPlan
@@ -56,20 +57,10 @@ def plan_serving(inputs: PlanInputs, model: ModelPlan, ledger: Ledger) -> Servin
         exporters=plan_exporters(inputs),
         traces=plan_traces(inputs),
         api_servers=spec.endpoints.http.api_server_count,
+        has_engine_inside=plan_engine_inside(inputs, ledger),
         shutdown_timeout_s=spec.shutdown.timeout,
         shed_above_s=_shed_above_s(inputs, model, ledger),
         gate=_plan_gate(inputs, model.max_model_len, ledger),
-    )
-
-
-def plan_restart(inputs: PlanInputs) -> RestartPlan:
-    spec = inputs.spec.restart
-    return RestartPlan(
-        policy=spec.policy,
-        max_restarts=spec.max_restarts,
-        window_s=spec.window,
-        backoff_s=spec.backoff,
-        heartbeat_timeout_s=spec.heartbeat_timeout,
     )
 
 

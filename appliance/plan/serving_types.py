@@ -238,6 +238,7 @@ class ServingPlan(msgspec.Struct, frozen=True, kw_only=True):
     traces: TracesPlan | None = None
     exporters: ExportersPlan = ExportersPlan()
     api_servers: int = 1  # processes that answer HTTP
+    has_engine_inside: bool = False  # the engine is a thread of the server's process
     shutdown_timeout_s: float
     shed_above_s: float | None = None  # a longer wait for the first token is refused with 429; None: none is
     gate: GatePlan | None = None  # before a new generation takes over; None: readiness is enough

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from appliance.base.sockets import socket_folder
-from appliance.service.engine_spawn import SpawnedEngine, engine_command, first_socket, spawn_engine
+from appliance.service.engine_spawn import SpawnedEngine, engine_command, first_socket, is_inside, spawn_engine
 
 if TYPE_CHECKING:
     from appliance.service.status_file import StatusFile
@@ -22,13 +22,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--listener", type=int, metavar="FD", help="a listening socket, taken over from another server")
     parser.add_argument("--gate", action="store_true", help="keep the plan's targets in a few requests first, or end")
     options = parser.parse_args(arguments)
+    if is_inside(options.plan):
+        code = _serve(options, None)
+        from appliance.service.engine_thread import exit_with_engine  # noqa: PLC0415 - with its engine alone
+
+        return exit_with_engine(code)
     with socket_folder() as sockets:
         engine = spawn_engine(engine_command(), options.plan.resolve(), first_socket(sockets))
         return _serve(options, engine)
 
 
-def _serve(options: argparse.Namespace, engine: SpawnedEngine) -> int:
-    """Imports while the engine loads; both take about as long."""
+def _serve(options: argparse.Namespace, engine: SpawnedEngine | None) -> int:
+    """Imports while the engine loads; both take about as long. engine: None where it is a thread of this process."""
     from appliance.service.status_file import STATUS_FILE, StatusFile  # noqa: PLC0415 - after the engine's start
 
     status = StatusFile(options.state / STATUS_FILE if options.state else None)
@@ -47,7 +52,7 @@ def _serve(options: argparse.Namespace, engine: SpawnedEngine) -> int:
     )
 
 
-def _kept(options: argparse.Namespace, status: "StatusFile", engine: SpawnedEngine) -> int | None:
+def _kept(options: argparse.Namespace, status: "StatusFile", engine: SpawnedEngine | None) -> int | None:
     """Keeps the API processes if the plan has several, and imports no HTTP. Returns None if it has one."""
     import msgspec  # noqa: PLC0415 - after the engine's start
 

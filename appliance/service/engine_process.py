@@ -14,6 +14,8 @@ class EngineChild:
     def __init__(self, spawned: SpawnedEngine) -> None:
         self._process = spawned.process
         self._pipe = spawned.pipe
+        self.socket = spawned.socket
+        self.endpoint = spawned.endpoint
 
     @property
     def pid(self) -> int:

@@ -1,5 +1,6 @@
 """Starting an engine's process. Imports next to nothing, so that an engine loads while its server still imports."""
 
+import json
 import os
 import subprocess
 import sys
@@ -24,6 +25,17 @@ class SpawnedEngine:
     @property
     def endpoint(self) -> str:
         return endpoint_of(self.socket)
+
+
+def is_inside(plan: Path) -> bool:
+    """Returns whether the engine of this plan is a thread of its server. False for what is no plan.
+
+    It reads JSON alone: the types of a plan take as long to import as an engine's first modules.
+    """
+    try:
+        return bool(json.loads(plan.read_bytes())["serving"].get("has_engine_inside"))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return False
 
 
 def engine_command() -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Keeps one engine process running: starts it, watches it, fails what was open when it ends, starts it again."""
+"""Keeps one engine running: starts it, watches it, fails what was open when it ends, starts it again."""
 
 import asyncio
 import time
@@ -29,6 +29,7 @@ from appliance.service.client import EngineClient
 from appliance.service.engine_metrics import EngineMetrics
 from appliance.service.engine_process import EngineChild, describe_exit
 from appliance.service.engine_spawn import SpawnedEngine, engine_command, spawn_engine
+from appliance.service.engine_thread import EngineThread
 from appliance.service.health import EngineState, Health
 from appliance.service.intake import DRAINING, OPEN, Intake, failed
 from appliance.service.life_signs import LifeSigns
@@ -84,7 +85,8 @@ class Supervisor:
         self._heartbeat_timeout_s = plan.restart.heartbeat_timeout_s
         self._rule = RestartRule(plan.restart)
         self._settings: LiveSettings | None = None  # where they are not those of the plan that the engine reads
-        self._child: EngineChild | None = None
+        self._is_inside = plan.serving.has_engine_inside
+        self._child: EngineChild | EngineThread | None = None
         self._link: SocketLink | None = None
         self._endpoint = ""
         self._task: asyncio.Task[None] | None = None
@@ -219,12 +221,11 @@ class Supervisor:
         self._signs = LifeSigns(self._clock())
         self._has_spoken = False
         try:
-            spawned = self._spawned()
+            child = self._child = self._started()
         except OSError as error:
-            return f"the engine process cannot be started: {error.strerror}"
-        self._endpoint = spawned.endpoint
-        child = self._child = EngineChild(spawned)
-        self._link = SocketLink(spawned.endpoint, self._on_event)
+            return f"the engine cannot be started: {error.strerror}"
+        self._endpoint = child.endpoint
+        self._link = SocketLink(child.endpoint, self._on_event)
         self._client.attach(self._link)
         self._link.send(self._settings or Hello())
         watch = asyncio.create_task(self._watch_heartbeat(child), name="heartbeat")
@@ -236,20 +237,23 @@ class Supervisor:
             raise
         finally:
             watch.cancel()
-            self._disconnect(spawned.socket)
+            self._disconnect(child.socket)
             child.release()
-        reason = self._failure or describe_exit(code)
+        reason = self._failure or (describe_exit(code) if isinstance(child, EngineChild) else "the engine has ended")
         self._client.fail_all(reason)
         return reason
 
-    def _spawned(self) -> SpawnedEngine:
+    def _started(self) -> EngineChild | EngineThread:
         if self._first is not None:
             first, self._first = self._first, None
-            return first
+            return EngineChild(first)
         socket = self._paths.sockets / f"engine-{self._replica}-{self._num_starts}"
-        return spawn_engine(
+        if self._is_inside:
+            return EngineThread(self._paths.plan, socket, self._replica)
+        spawned = spawn_engine(
             self._command, self._paths.plan, socket, replica=self._replica, environment=self._environment
         )
+        return EngineChild(spawned)
 
     def _disconnect(self, socket: Path) -> None:
         if self._client.intake.is_open:
@@ -260,7 +264,7 @@ class Supervisor:
         self._child = self._link = None
         socket.unlink(missing_ok=True)
 
-    async def _watch_heartbeat(self, child: EngineChild) -> None:
+    async def _watch_heartbeat(self, child: EngineChild | EngineThread) -> None:
         """Ends a process that shows no life. Loading weights beats as well, so a slow start is not a hang."""
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
@@ -269,7 +273,7 @@ class Supervisor:
             if silence > allowed and self._failure is None:
                 self._hung(child, f"the engine has shown no life for {silence:.1f} s")
 
-    def _hung(self, child: EngineChild, reason: str) -> None:
+    def _hung(self, child: EngineChild | EngineThread, reason: str) -> None:
         self._failure = reason
         self._close_to_requests(reason)
         self._client.fail_all(reason)

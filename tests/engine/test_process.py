@@ -28,7 +28,7 @@ from appliance.engine.messages import (
     UtilityRequest,
     UtilityResult,
 )
-from appliance.engine.process import EXIT_DEAD, EXIT_NOT_STARTED, EngineProcess
+from appliance.engine.process import EXIT_DEAD, EXIT_NOT_STARTED, ServedEngine
 from appliance.engine.scripted import Reply, Script
 from appliance.plan.boot import BootReport
 
@@ -258,7 +258,7 @@ def test_a_moment_is_used_only_where_nothing_else_is_to_be_done(tmp_path: Path) 
     plan = scripted_plan(tmp_path, prefault_blocks=3)
     loop = boot(plan, lambda phase: None)
     pool = loop._scheduler.kv.pool
-    process = EngineProcess(plan, f"ipc://{tmp_path}/engine.sock", None, 0.05)
+    process = ServedEngine(plan, f"ipc://{tmp_path}/engine.sock", None, 0.05)
     process._intake = NeverWaits()
     process._front.start()
     try:

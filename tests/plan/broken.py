@@ -66,6 +66,18 @@ BROKEN = (
         MODEL + "parallelism: {data: 2}\nendpoints: {http: {api_server_count: 2}}\n",
         "plan/replicas", "endpoints.http.api_server_count", 7, 38,
     ),
+    Broken(
+        MODEL + "endpoints: {http: {api_server_count: 2, disable_frontend_multiprocessing: true}}\n",
+        "plan/one-process", "endpoints.http.api_server_count", 6, 38,
+    ),
+    Broken(
+        MODEL + "parallelism: {data: 2}\nendpoints: {http: {disable_frontend_multiprocessing: true}}\n",
+        "plan/one-process", "parallelism.data", 6, 21,
+    ),
+    Broken(
+        MODEL + "restart: {max_restarts: 2}\nendpoints: {http: {disable_frontend_multiprocessing: true}}\n",
+        "plan/one-process", "restart.max_restarts", 6, 25,
+    ),
     Broken(MODEL + "hardware: {num_threads: 4096}\n", "plan/threads", "hardware.num_threads", 6, 25),
     Broken(MODEL + "hardware: {kernels: {kernel_set: cpu-avx1024}}\n", "plan/kernel-set",
            "hardware.kernels.kernel_set", 6, 34),

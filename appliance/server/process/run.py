@@ -169,12 +169,16 @@ class _Server:
         await running.state.tools.close()
         if running.state.tracer is not None:
             await asyncio.to_thread(running.state.tracer.close)
+        if self._plan.serving.has_engine_inside:
+            _require_alive(supervisor.health)
 
     def _on_event(self, engine: int, event: EngineEvent | Health) -> None:
         tell(self._status, event, engine if self._plan.parallel.replicas > 1 else None)
         if isinstance(event, Health):
             if event.state is EngineState.FAILED:
                 tell_given_up(self._status, self._health)
+                if self._plan.serving.has_engine_inside and self._running is not None:
+                    self._running.end_now()
             self._announce()
 
     def _announce(self) -> None:
@@ -183,6 +187,12 @@ class _Server:
         if self._running is not None and not self._was_ready and all(each.is_ready for each in engines):
             self._was_ready = True
             self._status.write("ready", url=self._url, seconds=round(time.monotonic() - self._started, 3))
+
+
+def _require_alive(health: EngineHealth) -> None:
+    """Raises ApplianceError where the engine of this process is gone: what starts the server starts both again."""
+    if health.state is EngineState.FAILED:
+        raise ApplianceError(f"the engine in this process ended: {health.reason}")
 
 
 def _require_ready(settled: EngineHealth) -> None:

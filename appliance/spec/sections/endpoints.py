@@ -29,7 +29,9 @@ class HttpSection(Section):
     )
     keep_alive: Duration = field(5.0, "How long an idle connection stays open.", apply="live")
     api_server_count: PositiveInt = field(1, "API processes, on one socket and before one engine.", apply="drain")
-    disable_frontend_multiprocessing: bool = field(False, "API and engine in one process.", built=False)
+    disable_frontend_multiprocessing: bool = field(
+        False, "API and engine in one process, for debuggers: an engine that dies ends the server.", apply="drain"
+    )
     middleware: list[DottedPath] = field(
         [], "ASGI middleware of your own: classes, or functions for HTTP; the first is outermost.", apply="drain"
     )
