@@ -30,6 +30,11 @@ WITHOUT: Final = {
     "pt_load_map_location": Without(
         Arity.ONE, "files of PyTorch are mapped where they lie, and their tensors placed nowhere before they are packed"
     ),
+    "worker_cls": Without(
+        Arity.ONE,
+        "ranks decide nothing, so there is no worker to put another in the place of; "
+        "parallelism.worker_extension_cls adds methods to each",
+    ),
     "headless": Without(Arity.NONE, _REPLICAS_JOIN),
     "data_parallel_address": Without(Arity.ONE, _REPLICAS_JOIN),
     "data_parallel_rpc_port": Without(Arity.ONE, _REPLICAS_JOIN),

@@ -94,7 +94,10 @@ BROKEN = (
     Broken(MODEL + "cache: {dtype: fp8_inc}\n", "plan/not-built", "cache.dtype", 6, 16),
     Broken(MODEL + "scheduler: {max_num_batched_tokens: 2}\n", "plan/budget",
            "scheduler.max_num_batched_tokens", 6, 37),
-    Broken(MODEL + "parallelism: {worker_cls: a.B}\n", "plan/not-built", "parallelism.worker_cls", 6, 27),
+    Broken(
+        MODEL + "parallelism: {enable_multimodal_encoder_data_parallel: true}\n",
+        "plan/not-built", "parallelism.enable_multimodal_encoder_data_parallel", 6, 56,
+    ),
     Broken(MODEL + "lora: {target_modules: [head]}\n", "plan/adapters", "lora", 6, 7),
     Broken(MODEL + "speculative: {draft_tensor_parallel_size: 2}\n", "plan/draft-model",
            "speculative.draft_tensor_parallel_size", 6, 43),

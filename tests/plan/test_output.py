@@ -82,9 +82,9 @@ def test_verb_plans_a_checkpoint_that_is_not_here(
 
 
 def test_verb_answers_its_exit_codes(tmp_path: Path, facts_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    bad = str(write_spec(tmp_path, MODEL + "parallelism: {worker_cls: a.B}\n"))
+    bad = str(write_spec(tmp_path, MODEL + "parallelism: {enable_multimodal_encoder_data_parallel: true}\n"))
     assert run(bad, model_facts=facts_file) == 2
-    assert "parallelism.worker_cls is not in this version" in capsys.readouterr().err
+    assert "parallelism.enable_multimodal_encoder_data_parallel is not in this version" in capsys.readouterr().err
     large = str(write_spec(tmp_path, MODEL + "hardware: {memory: {kv_cache: 9TiB}}\n"))
     assert run(large, model_facts=facts_file, as_json=True) == 3
     assert json.loads(capsys.readouterr().out)["diagnostics"][0]["rule"] == "plan/fit"

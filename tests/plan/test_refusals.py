@@ -96,7 +96,7 @@ def test_every_rule_can_be_explained(broken: Broken) -> None:
 
 
 def test_everything_is_reported_at_once() -> None:
-    sections = "cache: {block_size: 1}\nparallelism: {worker_cls: a.B}\n"
+    sections = "cache: {block_size: 1}\nparallelism: {enable_multimodal_encoder_data_parallel: true}\n"
     text = f"{MODEL}  max_model_len: 4096\n  enable_prompt_embeds: true\n{sections}"
     with pytest.raises(SpecError) as caught:
         plan(load(text))

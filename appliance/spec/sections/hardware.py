@@ -200,13 +200,6 @@ class ParallelismSection(Section):
     enable_multimodal_encoder_data_parallel: bool = field(
         False, "Spread the vision encoder by data, not by tensor.", built=False
     )
-    worker_cls: Auto[DottedPath] = field(
-        "auto",
-        "A worker class of your own. Ranks decide nothing here, so there is no worker to replace: what can be added to "
-        "each is worker_extension_cls.",
-        auto="ours",
-        built=False,
-    )
     worker_extension_cls: DottedPath | None = field(
         None,
         "A class of your own, made on every rank, whose methods POST /collective_rpc calls on all of them, with "
