@@ -104,6 +104,7 @@ def boot(plan: EnginePlan, announce: Announce, *, interpreter_s: float | None = 
         sleep=_sleep(plan, backend),
         ask_ranks=extension_calls(plan, backend.executable),
         weights=_weights(backend, scheduler, grammars, runner),
+        collects_parts=plan.serving.has_detailed_traces,
     )
     if plan.adapters is not None:
         serve_adapters(loop, plan.adapters.served)

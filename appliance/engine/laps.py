@@ -1,20 +1,36 @@
-"""The laps of a step: marks at which a profiler reads the clock. These ones do nothing."""
+"""The laps of a step: marks at which the clock is read. These ones measure no more than the parts of the last step."""
+
+import time
 
 from appliance.engine.step import StepPlan
 from appliance.kernels.interface import StepInputs
 
 
 class Laps:
-    """Is called when a step begins and ends, and when each of its phases has ended."""
+    """Is called when a step begins and ends, and when each of its phases has ended.
+
+    scheduler_s, model_s: of the last step, until the phase "schedule" ended and in the call of the model.
+    """
+
+    def __init__(self) -> None:
+        self.scheduler_s = self.model_s = 0.0
+        self._begun = self._prepared = 0.0
 
     def begin(self) -> None:
         """Marks the begin of a step."""
+        self._begun = time.perf_counter()
 
     def lap(self, phase: str) -> None:
         """Marks the end of the phase that ran since the last mark."""
+        if phase == "schedule":
+            self.scheduler_s = time.perf_counter() - self._begun
+            self.model_s = 0.0
+        elif phase == "prepare":
+            self._prepared = time.perf_counter()
 
     def ran(self, inputs: StepInputs) -> None:
         """Marks the end of the phase "model"."""
+        self.model_s = time.perf_counter() - self._prepared
 
     def started(self) -> None:
         """Marks that the model began the next step early: until `ran`, all time counts for the phase "model"."""

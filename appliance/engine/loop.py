@@ -41,6 +41,7 @@ from appliance.engine.runner import Runner
 from appliance.engine.sleep import REFUSAL, Sleep
 from appliance.engine.step import RowError, StepPlan, StepResult
 from appliance.engine.telling import Telling
+from appliance.engine.time_messages import PartSeconds
 from appliance.engine.validation import SamplingLimits
 from appliance.engine.weight_changes import NO_UPDATES, WeightChanges, no_sleep
 from appliance.engine.weight_messages import UpdateWeights
@@ -71,6 +72,7 @@ class EngineLoop:
         sleep: Sleep | None = None,
         ask_ranks: AskRanks | None = None,
         weights: WeightChanges | None = None,
+        collects_parts: bool = False,
     ) -> None:
         self.pulse = Pulse()
         self.stopped = False
@@ -87,6 +89,7 @@ class EngineLoop:
         self._weights = weights
         self._idle = IdleWork(runner.executable, scheduler.kv.pool, prefault_blocks)
         self._telling = Telling(self._idle, sleep, weights, runner.executable)
+        self._collects_parts = collects_parts
         self._ended = 0.0  # when the model's last step ended
         self._begun: deque[tuple[StepPlan, float]] = deque()  # steps in the stages of a pipeline, and when they began
         self._draining: list[tuple[bytes, str]] | None = None  # (client, call id) to answer once idle
@@ -130,6 +133,7 @@ class EngineLoop:
 
     def _use(self, settings: LiveSettings) -> None:
         self._scheduler.use(settings.scheduler)
+        self._collects_parts = settings.collects_parts
         self._intake.limits = replace(self._intake.limits, max_n=settings.max_n, max_logprobs=settings.max_logprobs)
         if settings.log_level is not None:
             set_level(settings.log_level)
@@ -194,11 +198,18 @@ class EngineLoop:
         began = self._ended if result.began_early else began
         self._ended = self._clock()
         self._scheduler.learn(plan, self._ended - began - result.moved_s)
+        if self._collects_parts:
+            self._scheduler.charge(plan, self._parts(self._ended - began))
         events = self._events(self._scheduler.commit(plan, result))
         self._rest_if_idle()
         self._runner.laps.end(plan)
         self.pulse.since = 0.0
         return events
+
+    def _parts(self, execute_s: float) -> PartSeconds:
+        """Returns the parts of the last step. The model's stages are most of a step of several, and no call is it."""
+        laps, has_stages = self._runner.laps, self._runner.num_lanes > 1
+        return PartSeconds(laps.scheduler_s, execute_s if has_stages else laps.model_s, execute_s)
 
     def _draft(self) -> None:
         """Lets a model draft, if that was decided when the last step was scheduled; its tokens are on their way."""

@@ -12,6 +12,7 @@ from appliance.engine.extension_messages import ExtensionCall
 from appliance.engine.graph_messages import GraphStats
 from appliance.engine.sleep_messages import SleepLevel, SleepStats, SleepTag
 from appliance.engine.swap_messages import SwapStats
+from appliance.engine.time_messages import RequestTimes
 from appliance.engine.weight_messages import Change, WeightStats
 from appliance.plan.types import MODEL_METHODS, STAGE_METHODS, EnginePlan, SpeculationPlan
 
@@ -144,6 +145,7 @@ class LiveSettings(msgspec.Struct, frozen=True, kw_only=True, tag="settings"):
     max_n: Annotated[int, msgspec.Meta(ge=1)]
     max_logprobs: Annotated[int, msgspec.Meta(ge=-1)]
     log_level: str | None  # None: the logging configuration file decides
+    collects_parts: bool = False  # the seconds of the engine's parts, of each request
 
     @classmethod
     def of(cls, plan: EnginePlan) -> Self:
@@ -152,6 +154,7 @@ class LiveSettings(msgspec.Struct, frozen=True, kw_only=True, tag="settings"):
             max_n=plan.serving.limits.max_n,
             max_logprobs=plan.model.max_logprobs,
             log_level=plan.serving.logs.level if plan.serving.logs.config_file is None else None,
+            collects_parts=plan.serving.has_detailed_traces,
         )
 
 
@@ -238,14 +241,6 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
     token_ids: list[int]
     logprobs: list[float]
     rank: int  # of the chosen token, from 1
-
-
-class RequestTimes(msgspec.Struct, frozen=True, array_like=True):
-    """Seconds of a request by phase; None for a phase it did not reach. A preemption counts in the phase it hit."""
-
-    queue_s: float  # until its first step
-    prefill_s: float | None = None  # from there to its first token
-    decode_s: float | None = None  # from there to its end
 
 
 class DraftCounts(msgspec.Struct, frozen=True, array_like=True):

@@ -58,6 +58,7 @@ class StepProfiler(Laps):
     ) -> None:
         """`windows`: the sliding window of each group of caches; chunks are held as windows of their size. recorder:
         of each step, where a trace is wanted."""
+        super().__init__()
         self._recorder = recorder
         profiled = executable if isinstance(executable, Profiled) else None
         self._profiled = profiled
@@ -79,9 +80,11 @@ class StepProfiler(Laps):
             profiled.time_operators(self._seconds)
 
     def begin(self) -> None:
+        super().begin()
         self.lap("between")
 
     def lap(self, phase: str) -> None:
+        super().lap(phase)
         now = self._clock()
         if self._is_ahead:
             phase = "model"
@@ -98,6 +101,7 @@ class StepProfiler(Laps):
         self._is_ahead = False
 
     def ran(self, inputs: StepInputs) -> None:
+        super().ran(inputs)
         self.lap("model")
         self._is_ahead = False
         self._shared_keys = 0 if self._profiled is None else self._profiled.shared_keys

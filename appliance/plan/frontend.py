@@ -1,5 +1,6 @@
 """The front's part of pass `serving`: sockets, certificates, names, keys, limits, logs, what is kept, traces."""
 
+from typing import Literal
 from urllib.parse import urlsplit
 
 from appliance.plan.inputs import PlanInputs
@@ -20,6 +21,7 @@ from appliance.plan.serving_types import (
 )
 from appliance.spec.rules.endpoints import is_loopback
 from appliance.spec.sections.endpoints import HttpSection, KeySection, TlsSection
+from appliance.spec.sections.observability import TracesSection
 
 
 def plan_listen(inputs: PlanInputs) -> ListenPlan:
@@ -137,7 +139,16 @@ def plan_traces(inputs: PlanInputs) -> TracesPlan | None:
         endpoint=endpoint if has_path else endpoint.rstrip("/") + "/v1/traces",
         sampling_ratio=section.sampling_ratio,
         service_name=section.service_name or inputs.spec.name,
+        parts=_parts(section),
     )
+
+
+def _parts(section: TracesSection) -> tuple[Literal["scheduler", "forward", "execute"], ...]:
+    """Returns the parts that vLLM measures by these names; what is asked for twice is measured once."""
+    asked = set(section.collect_detailed_traces)
+    if "all" in asked:
+        return ("scheduler", "forward", "execute")
+    return (*(("forward",) if "model" in asked else ()), *(("execute",) if "worker" in asked else ()))
 
 
 def _tls(section: TlsSection | None) -> TlsPlan | None:

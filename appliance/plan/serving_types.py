@@ -190,6 +190,7 @@ class TracesPlan(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: str  # with its path
     sampling_ratio: float
     service_name: str
+    parts: tuple[Literal["scheduler", "forward", "execute"], ...] = ()  # of the engine, whose seconds spans have
 
 
 class AdapterRulesPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -242,6 +243,11 @@ class ServingPlan(msgspec.Struct, frozen=True, kw_only=True):
     shutdown_timeout_s: float
     shed_above_s: float | None = None  # a longer wait for the first token is refused with 429; None: none is
     gate: GatePlan | None = None  # before a new generation takes over; None: readiness is enough
+
+    @property
+    def has_detailed_traces(self) -> bool:
+        """The engine measures its parts for each request."""
+        return self.traces is not None and bool(self.traces.parts)
 
 
 class RestartPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from appliance.engine.adapter_messages import AdapterReport
-from appliance.engine.messages import EngineStats, RequestTimes
+from appliance.engine.messages import EngineStats
+from appliance.engine.time_messages import RequestTimes
 from appliance.service.adapter_metrics import info_labels, request_labels
 from appliance.service.counted import CountedHistogram
 from appliance.service.expert_metrics import EXPERT_GAUGES, expert_counts, expert_gauges

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from appliance.engine.messages import EngineStats, ErrorKind, RequestTimes, SequenceOutput
+from appliance.engine.messages import EngineStats, ErrorKind, SequenceOutput
+from appliance.engine.time_messages import RequestTimes
 from appliance.service.calls import Abort
 from appliance.service.engine_metrics import EngineMetrics
 from appliance.service.errors import RequestFailedError

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from appliance.engine.messages import RequestTimes
+from appliance.engine.time_messages import RequestTimes
 from appliance.service.requests import TextOutput, TextRequest
 
 

@@ -103,6 +103,7 @@ VALUES: dict[str, Other] = {
     "observability.metrics.export_interval": Other("7s"),
     "observability.traces.sampling_ratio": Other("0.5", TRACED),
     "observability.traces.service_name": Other("other", TRACED),
+    "observability.traces.collect_detailed_traces": Other("[worker]", TRACED),
     **{f"speculative.{name}": Other(value, SPECULATING) for name, value in (
         ("enabled", "false"), ("method", "ngram"), ("num_tokens", "3"), ("max_num_draft_tokens", "40"),
         ("adaptive", "false"), ("disable_by_batch_size", "5"), ("prompt_lookup_max", "4"), ("prompt_lookup_min", "2"),

@@ -207,6 +207,7 @@ ELSEWHERE: dict[str, str] = {
     "observability.traces.otlp_traces_endpoint": "tests/server/test_traces.py",
     "observability.traces.sampling_ratio": "tests/server/test_traces.py",
     "observability.traces.service_name": "tests/server/test_traces.py",
+    "observability.traces.collect_detailed_traces": "tests/server/test_traces.py",
     **{f"scheduler.{each}": "tests/engine/test_scheduler.py, tests/deploy/test_live.py" for each in (
         "max_num_partial_prefills", "max_long_partial_prefills", "long_prefill_token_threshold", "max_waiting",
     )},

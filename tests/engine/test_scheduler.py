@@ -6,9 +6,10 @@ import pytest
 
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.core.scheduler import Scheduler
-from appliance.engine.messages import STEP_TOKEN_BOUNDS, ErrorKind, FinishReason, RequestTimes, SchedulerCaps
+from appliance.engine.messages import STEP_TOKEN_BOUNDS, ErrorKind, FinishReason, SchedulerCaps
 from appliance.engine.refusal import Refusal
 from appliance.engine.step import StepPlan
+from appliance.engine.time_messages import RequestTimes
 
 from .simulator import Harness, generate
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -14,8 +14,9 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from appliance.base.errors import ApplianceError
-from appliance.engine.messages import RequestTimes, SamplingParams
+from appliance.engine.messages import SamplingParams
 from appliance.engine.scripted import Script
+from appliance.engine.time_messages import PartSeconds, RequestTimes
 from appliance.plan.serving_types import TracesPlan
 from appliance.server.http.tracing import tracer_for
 from appliance.service.policy import OpenPolicy
@@ -24,6 +25,8 @@ from tests.server.harness import Server, chat_prompt, encode, running, says, wai
 
 CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 UNSAMPLED = "00-0af7651916cd43dd8448eb211c80319d-b7ad6b7169203331-00"
+Parts = tuple[Literal["scheduler", "forward", "execute"], ...]
+IN = "gen_ai.latency.time_in_"
 REPLIES = [says("greet", "hello world"), says("stop", "one STOP two")]
 
 
@@ -36,9 +39,9 @@ class Collector(ThreadingHTTPServer):
         self.services: set[str] = set()
         self.spans: list[Span] = []
 
-    def traces(self, ratio: float = 1.0) -> TracesPlan:
+    def traces(self, ratio: float = 1.0, parts: Parts = ()) -> TracesPlan:
         url = f"http://127.0.0.1:{self.server_address[1]}/v1/traces"
-        return TracesPlan(endpoint=url, sampling_ratio=ratio, service_name="coder")
+        return TracesPlan(endpoint=url, sampling_ratio=ratio, service_name="coder", parts=parts)
 
     def roots(self) -> list[Span]:
         return [span for span in self.spans if span.kind == Span.SPAN_KIND_SERVER]
@@ -126,6 +129,42 @@ def test_a_request_is_a_span_with_its_phases(tmp_path: Path) -> None:
     queued_ns = phases["queue"].end_time_unix_nano - phases["queue"].start_time_unix_nano
     assert found["gen_ai.latency.time_in_queue"] == pytest.approx(queued_ns / 1e9, abs=1e-6)
     assert found["gen_ai.latency.time_in_model_decode"] > 0
+
+
+def test_the_parts_of_the_engine_are_in_the_spans_of_the_phases(tmp_path: Path) -> None:
+    """Each step of the script takes 20 ms, all of them in the call of the model."""
+    script = Script(replies=REPLIES, step_seconds=0.02)
+    with collecting() as collector:
+        traces = collector.traces(parts=("scheduler", "forward", "execute"))
+        with running(tmp_path, script, traces=traces) as server, server.http() as http:
+            assert http.post("/v1/chat/completions", json=chat()).status_code == 200
+            end(server)
+        (root,) = collector.roots()
+        whole = attributes(root)
+        phases = {name: attributes(span) for name, span in collector.below(root).items()}
+    num_steps = len(encode("hello world")) + 1  # the first token comes with the prompt
+    assert 0.02 * num_steps <= whole[IN + "model_forward"] <= whole[IN + "model_execute"] < whole["gen_ai.latency.e2e"]
+    assert 0 < whole[IN + "scheduler"] < 0.02
+    assert phases["queue"] == {}
+    for name in ("scheduler", "model_forward", "model_execute"):
+        assert phases["prefill"][IN + name] + phases["decode"][IN + name] == pytest.approx(whole[IN + name])
+    assert 0.02 <= phases["prefill"][IN + "model_forward"] < phases["decode"][IN + "model_forward"]
+
+
+def test_an_engine_that_runs_measures_the_parts_that_are_asked_for_now() -> None:
+    with collecting() as collector:
+        old = tracer_for(collector.traces(), "scripted")
+        new = tracer_for(collector.traces(parts=("execute",)), "scripted", old)
+        assert old is not None
+        assert new is not None
+        _, meter = new.traced(OpenPolicy()).admit([request()])
+        meter.timed(RequestTimes(0.5, 0.25, None, PartSeconds(0.1, 0.2, 0.3)))
+        meter.close("stop")
+        old.close()
+        new.close()
+        (root,) = collector.roots()
+    assert {name for name in attributes(root) if name.startswith(IN + "model_e")} == {IN + "model_execute"}
+    assert attributes(root)[IN + "model_execute"] == 0.3
 
 
 def test_every_ending_ends_the_span(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ from appliance.engine.core.books import Books
 from appliance.engine.core.counters import Counters
 from appliance.engine.core.sequence import Request, Sequence, Status
 from appliance.engine.core.speculation import Speculation
-from appliance.engine.messages import DraftCounts, ErrorKind, FinishReason, RequestTimes, SequenceOutput
+from appliance.engine.messages import DraftCounts, ErrorKind, FinishReason, SequenceOutput
 from appliance.engine.step import DraftTokens, RowError, StepPlan, StepResult
+from appliance.engine.time_messages import RequestTimes
 
 Fault = Callable[[str, BaseException], RowError]  # (what was done, what was raised)
 Outputs = dict[bytes, list[SequenceOutput]]  # by client

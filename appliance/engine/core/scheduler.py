@@ -20,6 +20,7 @@ from appliance.engine.grammar.interface import Grammar
 from appliance.engine.messages import EngineStats, ErrorKind, GenerateRequest, SchedulerCaps
 from appliance.engine.refusal import Refusal, RequestKey
 from appliance.engine.step import Drafted, DraftWish, RowError, StepPlan, StepResult
+from appliance.engine.time_messages import PartSeconds
 
 
 class Scheduler:
@@ -148,6 +149,12 @@ class Scheduler:
     def learn(self, plan: StepPlan, seconds: float) -> None:
         """Records how long a step took, to size the next ones. `plan` must be the last one scheduled."""
         self._planner.learn(plan, seconds)
+
+    def charge(self, plan: StepPlan, parts: PartSeconds) -> None:
+        """Counts what a step took for each request that ran in it. Call it before `commit`."""
+        ran = (self._books.by_row[chunk.row] for chunk in plan.chunks)
+        for request in {each.request for each in ran if each is not None}:
+            request.charge(parts)
 
     def draft_wish(self) -> DraftWish | None:
         """Returns what a model is to draft before the next step is scheduled; None if nothing."""

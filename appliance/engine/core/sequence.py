@@ -8,9 +8,10 @@ from appliance.engine.core.block_pool import BlockHash
 from appliance.engine.core.policy import PolicyKey
 from appliance.engine.core.swapped import Swapped
 from appliance.engine.grammar.interface import Grammar
-from appliance.engine.messages import DraftCounts, FinishReason, GenerateRequest, RequestTimes, TokenLogprobs
+from appliance.engine.messages import DraftCounts, FinishReason, GenerateRequest, TokenLogprobs
 from appliance.engine.refusal import RequestKey
 from appliance.engine.step import DraftTokens, RowError
+from appliance.engine.time_messages import PartSeconds, RequestTimes
 
 NO_DRAFTS = DraftCounts()
 
@@ -25,7 +26,8 @@ class Request:
     """A request and its `n` sequences. The first is the leader, whose prompt blocks the others share."""
 
     __slots__ = (
-        "adapter", "client", "first_token_at", "grammar", "is_check", "message", "queued_at", "sequences", "started_at",
+        "adapter", "client", "decode_parts", "first_token_at", "grammar", "is_check", "message", "prefill_parts",
+        "queued_at", "sequences", "started_at",
     )  # fmt: skip
 
     def __init__(
@@ -44,19 +46,28 @@ class Request:
         self.queued_at = 0.0
         self.started_at: float | None = None  # when its first step was scheduled
         self.first_token_at: float | None = None
+        self.prefill_parts: PartSeconds | None = None  # of the steps that it ran in, where they are collected
+        self.decode_parts: PartSeconds | None = None
 
     @property
     def key(self) -> RequestKey:
         return (self.client, self.message.request_id)
+
+    def charge(self, step: PartSeconds) -> None:
+        """Counts a step in which it ran, before the step's tokens are taken."""
+        if self.first_token_at is None:
+            self.prefill_parts = step if self.prefill_parts is None else self.prefill_parts + step
+        else:
+            self.decode_parts = step if self.decode_parts is None else self.decode_parts + step
 
     def times(self, now: float) -> RequestTimes:
         """Returns the times of a request that ends now."""
         if self.started_at is None:
             return RequestTimes(now - self.queued_at)
         if self.first_token_at is None:
-            return RequestTimes(self.started_at - self.queued_at)
-        prefill_s = self.first_token_at - self.started_at
-        return RequestTimes(self.started_at - self.queued_at, prefill_s, now - self.first_token_at)
+            return RequestTimes(self.started_at - self.queued_at, prefill_parts=self.prefill_parts)
+        queue_s, prefill_s = self.started_at - self.queued_at, self.first_token_at - self.started_at
+        return RequestTimes(queue_s, prefill_s, now - self.first_token_at, self.prefill_parts, self.decode_parts)
 
 
 class Sequence:

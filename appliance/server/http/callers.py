@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from appliance.base.hashing import sha256_hex
-from appliance.engine.messages import ErrorKind, RequestTimes
+from appliance.engine.messages import ErrorKind
+from appliance.engine.time_messages import RequestTimes
 from appliance.plan.serving_types import KeyPlan
 from appliance.requests.errors import ApiError
 from appliance.service.errors import RequestFailedError

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from appliance.base.log import fields, logger
-from appliance.engine.messages import RequestTimes
+from appliance.engine.time_messages import RequestTimes
 from appliance.plan.serving_types import LogsPlan, ServingPlan
 from appliance.server.http.callers import CallerPolicy
 from appliance.server.http.tracing import Tracer

@@ -20,7 +20,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, set_span_in_
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from appliance import __version__
-from appliance.engine.messages import RequestTimes
+from appliance.engine.time_messages import PartSeconds, RequestTimes
 from appliance.plan.serving_types import TracesPlan
 from appliance.server.http.callers import owner
 from appliance.server.http.tracing import ARRIVAL, Arrival
@@ -32,6 +32,11 @@ Attribute = str | bool | int | float | list[str]
 _EXPORT_TIMEOUT_S: Final = 2.0  # of one export with its retries: a collector that is gone holds up no end of the server
 _CHAT_ROUTES: Final = ("/v1/chat/completions", "/v1/messages", "/v1/responses")
 _NS: Final = 1_000_000_000
+_OF_PART: Final = {
+    "scheduler": "gen_ai.latency.time_in_scheduler",
+    "forward": "gen_ai.latency.time_in_model_forward",
+    "execute": "gen_ai.latency.time_in_model_execute",
+}
 
 
 class OtlpTracer:
@@ -60,11 +65,16 @@ class OtlpTracer:
         self._num_open += 1
         return self._tracer.start_span(name, parent, SpanKind.SERVER, attributes, start_time=began_ns)
 
-    def phase(self, name: str, parent: Context, start_ns: int, seconds: float) -> int:
-        """A span below `parent`; returns its end."""
+    def phase(self, name: str, parent: Context, start_ns: int, seconds: float, parts: PartSeconds | None = None) -> int:
+        """A span below `parent`, with the seconds of the engine's parts; returns its end."""
         end_ns = start_ns + int(seconds * _NS)
-        self._tracer.start_span(name, parent, start_time=start_ns).end(end_ns)
+        self._tracer.start_span(name, parent, attributes=self.of_parts(parts), start_time=start_ns).end(end_ns)
         return end_ns
+
+    def of_parts(self, parts: PartSeconds | None) -> dict[str, Attribute]:
+        """Returns the planned parts by vLLM's names."""
+        planned = self.settings.parts if parts is not None else ()
+        return {_OF_PART[name]: getattr(parts, name) for name in planned}
 
     def ended(self) -> None:
         """A span of `start` has ended."""
@@ -158,9 +168,9 @@ class _SpanMeter:
         for times in self._times:
             at_ns = self._tracer.phase("queue", below, self._began_ns, times.queue_s)
             if times.prefill_s is not None:
-                at_ns = self._tracer.phase("prefill", below, at_ns, times.prefill_s)
+                at_ns = self._tracer.phase("prefill", below, at_ns, times.prefill_s, times.prefill_parts)
             if times.decode_s is not None:
-                self._tracer.phase("decode", below, at_ns, times.decode_s)
+                self._tracer.phase("decode", below, at_ns, times.decode_s, times.decode_parts)
 
     def _outcome(self, end_ns: int) -> dict[str, Attribute]:
         """Returns the attributes of the outcome; of several requests the longest times."""
@@ -177,7 +187,8 @@ class _SpanMeter:
             seconds = [value for times in self._times if (value := getattr(times, f"{name}_s")) is not None]
             if seconds:
                 found[f"gen_ai.latency.time_in_{'queue' if name == 'queue' else f'model_{name}'}"] = max(seconds)
-        return found
+        parts = [whole for times in self._times if (whole := times.parts) is not None]
+        return found | self._tracer.of_parts(max(parts, key=lambda each: each.execute, default=None))
 
 
 def _attributes(arrival: Arrival, requests: Sequence[TextRequest], model_name: str) -> dict[str, Attribute]:

@@ -70,7 +70,10 @@ class TracesSection(Section):
     )
     service_name: Text | None = field(None, "service.name of the spans. Default: the deployment's name.", apply="live")
     collect_detailed_traces: list[Literal["model", "worker", "all"]] = field(
-        [], "Parts traced in detail; costly. Needs the endpoint.", built=False
+        [],
+        "Parts of the engine whose seconds spans have: model is the model's call, worker all of a step but its "
+        "scheduling, and all is both and the scheduler.",
+        apply="live",
     )
 
 
