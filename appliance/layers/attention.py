@@ -148,7 +148,7 @@ def _emit_cache(builder: ProgramBuilder, spec: AttentionSpec, layer: int, parts:
         return builder.layer_caches[spec.kv_layer]
     assert parts.k is not None, "only a layer with kv_layer has no keys"
     assert parts.v is not None, "only a layer with kv_layer has no values"
-    reach = spec.window if spec.chunk is None else spec.chunk
+    reach = None if spec.keeps_all else spec.window if spec.chunk is None else spec.chunk
     emit_scale(builder, parts.v, spec.value_scale)
     cache = builder.cache(KvShape(spec.num_kv_heads, spec.head_dim, _value_dim(spec), reach))
     builder.layer_caches[layer] = cache

@@ -84,7 +84,7 @@ class AttentionSpec(msgspec.Struct, frozen=True):
     which runs each sequence whole and keeps nothing: a token sees those after it too, with a window half of it on each
     side. value_norm: of each head's values. values_are_keys: values are what `k` projects, before its norm and
     rotation; there is no `v`. kv_layer: the earlier layer whose keys and values it reads; it has none of its own, and
-    no cache.
+    no cache. keeps_all: its cache keeps the tokens that its window or chunk has left, as one without a window does.
     """
 
     num_heads: int
@@ -109,6 +109,7 @@ class AttentionSpec(msgspec.Struct, frozen=True):
     value_norm: NormSpec | None = None
     values_are_keys: bool = False
     kv_layer: int | None = None
+    keeps_all: bool = False
 
 
 class LatentAttentionSpec(msgspec.Struct, frozen=True):

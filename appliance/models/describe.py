@@ -19,7 +19,7 @@ from appliance.models.draft_heads import DraftHead, as_head
 from appliance.models.draft_stages import DraftStages
 from appliance.models.errors import ModelError, Problem
 from appliance.models.pooling import with_pooling
-from appliance.models.windows import DISABLE_WINDOWS, without_windows
+from appliance.models.windows import DISABLE_WINDOWS, KEEP_ALL, keeping_all, without_windows
 
 MOST_BUILD_S: Final = 60.0  # of a family of another package
 Build = Callable[[ModelFacts, int], DecoderSpec]
@@ -98,7 +98,8 @@ def build_decoder(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
     else:
         build = cast(Build, importlib.import_module(architecture.family).build)
         spec = build(facts, max_model_len)
-    return without_windows(spec) if facts.config.get(DISABLE_WINDOWS) else spec
+    spec = without_windows(spec) if facts.config.get(DISABLE_WINDOWS) else spec
+    return keeping_all(spec) if facts.config.get(KEEP_ALL) else spec
 
 
 def _built_outside(architecture: Architecture, facts: ModelFacts, max_model_len: int) -> DecoderSpec:

@@ -7,7 +7,7 @@ import msgspec
 from appliance.checkpoint.config import text_config
 from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.rope import older_rotary
-from appliance.models.windows import DISABLE_WINDOWS
+from appliance.models.windows import DISABLE_WINDOWS, KEEP_ALL
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
 from appliance.spec import DeploymentSpec
@@ -28,9 +28,10 @@ def model_path(spec: DeploymentSpec) -> str:
 
 
 def config_overrides(spec: DeploymentSpec, model: ModelFacts) -> dict[str, Any]:
-    """Returns what the spec adds to the checkpoint's config: that windows are disabled, where there are some, and
-    rotary parameters in the form of older configs."""
-    windows = {DISABLE_WINDOWS: True} if spec.model.disable_sliding_window and _windows(model) else {}
+    """Returns what the spec adds to the checkpoint's config: that windows are disabled, or that caches keep what they
+    have left, where there are some, and rotary parameters in the form of older configs."""
+    asked = {DISABLE_WINDOWS: spec.model.disable_sliding_window, KEEP_ALL: spec.cache.disable_hybrid_kv_cache_manager}
+    windows = {key: True for key, is_asked in asked.items() if is_asked and _windows(model)}
     return windows | _rotary_overrides(spec, model)
 
 

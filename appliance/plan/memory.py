@@ -7,6 +7,7 @@ import msgspec
 from appliance.base.units import format_size
 from appliance.catalog.kernel_sets import MEMORY_MARGINS, MODELLING_BYTES, KernelSetFacts
 from appliance.plan.device_memory import collectives_item, device_bytes, host_items
+from appliance.plan.full_caches import say_full_caches
 from appliance.plan.graphs import graphs_item
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
@@ -75,7 +76,7 @@ def plan_memory(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> Plann
     on_host = (*host_items(_runs(needs), step_limits_of(needs)), *swap.items)
     if inputs.profile.device == "cpu":
         device, on_host = msgspec.structs.replace(device, items=(*device.items, *swap.items)), ()
-    _say_groups(device, needs, ledger)
+    _say_groups(inputs, device, needs, ledger)
     length, num_blocks = _cache(inputs, needs, device, ledger)
     items = _with_screen(needs.screen, device, num_blocks, ledger)
     tokens = _tokens(device, needs, num_blocks, length)
@@ -168,13 +169,16 @@ def _largest_states(program: PlannedProgram) -> StepProgram:
     return max((part.program for part in program.stages or (program,)), key=lambda each: each.state_bytes)
 
 
-def _say_groups(device: _Device, needs: MemoryNeeds, ledger: Ledger) -> None:
+def _say_groups(inputs: PlanInputs, device: _Device, needs: MemoryNeeds, ledger: Ledger) -> None:
     if len(device.windows) > 1:
         lanes = needs.program.program.kv_layout().num_lanes
         reason = (
             f"layers of one reach share block tables, {lanes} of them a block, so that windows give their blocks back"
         )
         ledger.decide("memory.kv_groups", len(device.windows), "model", reason)
+    if inputs.spec.cache.disable_hybrid_kv_cache_manager:
+        held = blocks_held(device.windows, needs.block_size, needs.context.limit) * device.block_bytes
+        say_full_caches(needs, held, ledger)
 
 
 def _share(group: KvGroupPlan, ranks: int) -> KvGroupPlan:

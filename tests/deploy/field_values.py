@@ -202,6 +202,7 @@ UNCHANGED: dict[str, str] = {
     "decoding.tool_parser_plugin": "a name that decoding.tool_parser may have then; that is in the plan",
     "decoding.disable_fallback": "this version has one back-end, which falls back to none",
     "model.disable_sliding_window": "the test's model has no windows; see tests/plan/test_windows.py",
+    "cache.disable_hybrid_kv_cache_manager": "the test's model has no windows; see tests/plan/test_full_caches.py",
     "hardware.kernels.attention_backend": "each set has one, and another name is refused; see test_kernel_names.py",
     "compilation.cache_dir": "a set of a CPU compiles no kernels while it serves; see tests/plan/test_graphs.py",
     "parallelism.disable_custom_all_reduce": "it says what is done either way, or is refused",

@@ -102,8 +102,6 @@ BROKEN = (
     Broken(MODEL + "speculative: {draft_tensor_parallel_size: 2}\n", "plan/draft-model",
            "speculative.draft_tensor_parallel_size", 6, 43),
     Broken(MODEL + "speculative: {method: mtp}\n", "plan/draft-head", "speculative.method", 6, 23),
-    Broken(MODEL + "observability: {traces: {otlp_traces_endpoint: 'http://a', collect_detailed_traces: [all]}}\n",
-           "plan/not-built", "observability.traces.collect_detailed_traces", 6, 85),
     Broken(MODEL, "plan/architecture", "model.source", 5, 11, "unknown"),
     Broken(MODEL, "plan/quantization", "model.quantization", 4, 1, "spqr"),
     Broken(MODEL, "plan/storage", "model.source", 5, 11, "f8"),

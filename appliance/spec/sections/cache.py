@@ -70,7 +70,9 @@ class CacheSection(Section):
         "auto", "Type of the states of state spaces alone.", auto="mamba_cache_dtype"
     )
     disable_hybrid_kv_cache_manager: bool = field(
-        False, "The same cache for full and sliding-window layers.", built=False
+        False,
+        "Layers with a sliding window keep all tokens, as layers without one do, in one group of block tables. Tokens "
+        "are the same, and a long sequence takes more memory. It changes nothing in a model without windows.",
     )
 
 
