@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from appliance.base.errors import ApplianceError
+from appliance.base.hashing import sha256_json
 from appliance.bench.online import Tick
 from appliance.bench.record import MeasuredRequest
 from appliance.bench.scenario import Scenario
@@ -72,6 +73,7 @@ def _run_batch(
 ) -> list[MeasuredRequest]:
     """most: requests that are open at once; None is all."""
     records: dict[str, MeasuredRequest] = {}
+    answers: dict[str, list[int]] = {}
     waiting = deque((f"bench/{label}/{i}", item) for i, item in enumerate(items))
     open_keys: set[str] = set()
     while waiting or open_keys:
@@ -79,6 +81,7 @@ def _run_batch(
         while waiting and (most is None or len(open_keys) < most):
             key, item = waiting.popleft()
             records[key] = MeasuredRequest(started=now)
+            answers[key] = []
             open_keys.add(key)
             engine.send(_request(key, item, scenario, eos_token_ids))
         events = engine.receive()
@@ -87,10 +90,12 @@ def _run_batch(
         now = time.perf_counter()
         for event in events:
             for output in event.outputs if isinstance(event, OutputBatch) else ():
+                answers[output.request_id] += output.token_ids
                 if _note(records[output.request_id], output, now):
                     open_keys.discard(output.request_id)
-    for record, item in zip(records.values(), items, strict=True):
+    for (key, record), item in zip(records.items(), items, strict=True):
         record.input_tokens = len(item.prompt)
+        record.answer_sha256 = sha256_json(answers[key]) if answers[key] else None
     return list(records.values())
 
 

@@ -12,7 +12,8 @@ PERCENTILES = (50, 90, 95, 99)
 
 class MeasuredRequest(msgspec.Struct, kw_only=True):
     """token_times: one entry each time output arrived, with the tokens that came with it in `token_counts`.
-    num_prompts: of one request to a model that pools, which may hold several."""
+    num_prompts: of one request to a model that pools, which may hold several. answer_sha256: of the answer's tokens
+    as a JSON list, where an engine in this process said them."""
 
     started: float
     finished: float = 0.0
@@ -24,6 +25,7 @@ class MeasuredRequest(msgspec.Struct, kw_only=True):
     num_drafts: int = 0  # that steps verified, and how many of their tokens were accepted
     accepted_tokens: int = 0
     num_prompts: int = 1
+    answer_sha256: str | None = None
     error: str | None = None
 
     @property

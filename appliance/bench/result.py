@@ -126,6 +126,19 @@ def compare(ours: BenchResult, theirs: BenchResult) -> dict[str, tuple[float, fl
     return table
 
 
+def same_answers(ours: BenchResult, theirs: BenchResult) -> tuple[int, int] | None:
+    """Returns how many requests of the last rounds had the same tokens, and of how many; None unless engines in the
+    process said them, in as many rounds, as each round has tokens of its own."""
+    if ours.scenario.repeats != theirs.scenario.repeats:
+        return None
+    pairs = [
+        (mine.answer_sha256, other.answer_sha256)
+        for mine, other in zip(ours.records, theirs.records, strict=False)
+        if mine.answer_sha256 and other.answer_sha256
+    ]
+    return (sum(mine == other for mine, other in pairs), len(pairs)) if pairs else None
+
+
 def _work(scenario: Scenario) -> dict[str, Any]:
     """The fields that decide the work; a name, the kind of driver and the number of rounds do not."""
     fields: dict[str, Any] = msgspec.to_builtins(scenario)

@@ -56,11 +56,16 @@ def _to(scenario: Scenario) -> str:
     return "" if scenario.task in ("auto", "generate") else f" to {scenario.task}"
 
 
-def render_comparison(ours: str, theirs: str, table: dict[str, tuple[float, float, float]]) -> str:
+def render_comparison(
+    ours: str, theirs: str, table: dict[str, tuple[float, float, float]], same: tuple[int, int] | None = None
+) -> str:
+    """same: how many requests had the same tokens, and of how many."""
     lines = [f"  {'figure':<20}{ours:>24}{theirs:>24}{'ratio':>10}   (above 1: {ours} is better)"]
     for name, (mine, other, ratio) in table.items():
         unit, factor = unit_of(name)
         lines.append(f"  {name:<20}{mine * factor:>18.2f} {unit:<5}{other * factor:>18.2f} {unit:<5}{ratio:>10.2f}")
+    if same is not None:
+        lines.append(f"  the same tokens in {same[0]} of {same[1]} requests of the last round")
     return "\n".join(lines)
 
 

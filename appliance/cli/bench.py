@@ -16,7 +16,7 @@ from appliance.base.settings import own_api_key
 from appliance.bench.changes import parse_changes
 from appliance.bench.html import render_html
 from appliance.bench.record import missed_targets
-from appliance.bench.result import BenchResult, compare, load, save
+from appliance.bench.result import BenchResult, compare, load, same_answers, save
 from appliance.bench.run import DEFAULT_VOCAB_SIZE, BenchSubject, Depth, bench_in_process, bench_server
 from appliance.bench.scaling import FIGURE, Reached, render_scaling, settings
 from appliance.bench.scenario import PRESETS, Kind, Scenario
@@ -127,7 +127,7 @@ def _run(
 
 def run_compare(ours: Path, theirs: Path) -> int:
     first, second = load(ours), load(theirs)
-    print(render_comparison(first.label, second.label, compare(first, second)))
+    print(render_comparison(first.label, second.label, compare(first, second), same_answers(first, second)))
     return int(ExitCode.OK)
 
 

@@ -9,7 +9,7 @@ import pytest
 from appliance.base.errors import NotComparableError
 from appliance.bench.html import render_html
 from appliance.bench.record import MeasuredRequest, summarize
-from appliance.bench.result import BenchResult, compare, load, save, spread_of
+from appliance.bench.result import BenchResult, compare, load, same_answers, save, spread_of
 from appliance.bench.scenario import PRESETS
 from appliance.bench.text import render, render_comparison
 
@@ -60,6 +60,16 @@ def test_ratios_are_above_one_where_ours_is_better() -> None:
     assert table["ttft_p50"][2] == pytest.approx(2.0)
     assert table["decode_throughput"][2] == pytest.approx(2.0)
     assert "ratio" in render_comparison("ours", "theirs", table)
+
+
+def test_answers_with_the_same_tokens_are_counted() -> None:
+    def said(*digests: str | None) -> BenchResult:
+        records = tuple(MeasuredRequest(started=0.0, answer_sha256=digest) for digest in digests)
+        return msgspec.structs.replace(result("a", 1.0), records=records)
+
+    assert same_answers(said("1", "2", "3"), said("1", "2", "4")) == (2, 3)
+    assert same_answers(said("1"), said(None)) is None
+    assert "the same tokens in 2 of 3" in render_comparison("a", "b", {}, (2, 3))
 
 
 def test_different_work_is_refused_and_the_difference_named() -> None:
