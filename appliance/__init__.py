@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from appliance.offline.async_llm import AsyncLLM
     from appliance.offline.async_llm import AsyncLLM as AsyncLLMEngine
     from appliance.offline.llm import LLM
+    from appliance.offline.llm_engine import LLMEngine
     from appliance.offline.outputs import (
         BeamSearchOutput,
         BeamSearchSequence,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         SamplingParams,
         StructuredOutputsParams,
     )
+    from appliance.offline.prompts import Prompt as PromptType
     from appliance.offline.prompts import TextPrompt, TokensPrompt
 
 __version__ = "0.1.0"
@@ -52,11 +54,13 @@ __all__ = [
     "EmbeddingRequestOutput",
     "EngineArgs",
     "GuidedDecodingParams",
+    "LLMEngine",
     "LoRARequest",
     "Logprob",
     "PoolingOutput",
     "PoolingParams",
     "PoolingRequestOutput",
+    "PromptType",
     "RequestOutput",
     "RequestOutputKind",
     "SamplingParams",
@@ -71,6 +75,7 @@ _MODULES: Final = {
     "arguments": ("AsyncEngineArgs", "EngineArgs"),
     "async_llm": ("AsyncLLM", "AsyncLLMEngine"),
     "llm": ("LLM",),
+    "llm_engine": ("LLMEngine",),
     "outputs": (
         "BeamSearchOutput", "BeamSearchSequence", "ClassificationOutput", "ClassificationRequestOutput",
         "CompletionOutput", "EmbeddingOutput", "EmbeddingRequestOutput", "Logprob", "PoolingOutput",
@@ -80,7 +85,7 @@ _MODULES: Final = {
         "BeamSearchParams", "GuidedDecodingParams", "LoRARequest", "PoolingParams", "RequestOutputKind",
         "SamplingParams", "StructuredOutputsParams",
     ),
-    "prompts": ("TextPrompt", "TokensPrompt"),
+    "prompts": ("PromptType", "TextPrompt", "TokensPrompt"),
 }  # fmt: skip
 _MODULE_OF: Final = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -41,6 +41,7 @@ _IN_GIBIBYTES: Final = ("swap_space", "cpu_offload_gb", "mm_processor_cache_gb")
 RENAMED: Final = {
     "structured_outputs_backend": "guided_decoding_backend",
     "prefix_caching_hash_algorithm": "prefix_caching_hash_algo",
+    "pooler_config": "override_pooler_config",
 }
 SHORT: Final = {
     "-tp": "--tensor-parallel-size",
@@ -107,14 +108,14 @@ def arity(name: str) -> Arity:
 def field_value(name: str, found: Field, words: tuple[str, ...]) -> Any:
     """What the words of an argument are in the spec. Nothing is checked here: the spec's own rules do that."""
     if _is_switch(found):
-        value = _scalar(words[0]) if words else True
+        value = scalar(words[0]) if words else True
         return not value if isinstance(value, bool) and _is_inverted(name, found) else value
     if found.is_list:
-        values = [_scalar(word) for word in words]
+        values = [scalar(word) for word in words]
         return values[0] if len(values) == 1 and isinstance(values[0], list) else values
     if len(words) != 1:
         return " ".join(words)
-    return _with_unit(name, found, _scalar(words[0]))
+    return _with_unit(name, found, scalar(words[0]))
 
 
 def python_value(name: str, found: Field, value: Any) -> Any:
@@ -147,7 +148,7 @@ def _with_unit(name: str, found: Field, value: Any) -> Any:
     return f"{value}s" if DURATION_FORM in found.allowed else value
 
 
-def _scalar(word: str) -> Any:
+def scalar(word: str) -> Any:
     """A number, a truth value, JSON, or text with its shell variables as references."""
     try:
         value = yaml.safe_load(word)

@@ -1,27 +1,45 @@
 """Where the plan of an engine comes from: vLLM's arguments, or a spec."""
 
+import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, TypeVar
 
 import yaml
 
 from appliance.checkpoint.sources.options import Progress
-from appliance.importing.vllm_python import document_of
+from appliance.importing.vllm import known_names
+from appliance.importing.vllm_parser import add_arguments
+from appliance.importing.vllm_python import EngineArgumentError, document_of
 from appliance.plan.prepare import Prepared, prepare
 
 _NAME = "LLM(...)"  # of the file that the arguments stand for, in diagnostics
 
+Parser = TypeVar("Parser", bound=argparse.ArgumentParser)
 Overrides = Mapping[str, Any] | Sequence[str]
 
 
 class EngineArgs:
     """The arguments of an engine: the model, and vLLM's names for what a spec says."""
 
-    def __init__(self, model: str, **arguments: Any) -> None:
+    def __init__(self, model: str | None = None, **arguments: Any) -> None:
+        """Raises EngineArgumentError where there is no model; other arguments are checked when they are planned."""
+        if not model:
+            raise EngineArgumentError("no model is named", hint="a path, or a repository of the hub: LLM('model')")
         self.model = model
         self.arguments = arguments
+
+    @classmethod
+    def add_cli_args(cls, parser: Parser) -> Parser:
+        """Adds the arguments to a parser of a program's own, and returns it. Those that are not given are None."""
+        add_arguments(parser)
+        return parser
+
+    @classmethod
+    def from_cli_args(cls, args: argparse.Namespace) -> Self:
+        """Takes the engine's arguments from what such a parser has read; a program's own are left."""
+        return cls(**{name: value for name, value in vars(args).items() if name in known_names()})
 
     def prepare(self, progress: Progress | None = None) -> Prepared:
         """Plans the engine on this machine. Raises EngineArgumentError, and what `prepare` raises."""

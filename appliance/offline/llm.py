@@ -14,6 +14,7 @@ from appliance.offline.arguments import EngineArgs, Overrides, prepare_spec
 from appliance.offline.beams import beam_search
 from appliance.offline.each import conversations, default_sampling, one_each
 from appliance.offline.errors import InvalidRequestError, NotHereError, told
+from appliance.offline.llm_engine import LLMEngine
 from appliance.offline.outputs import (
     BeamSearchOutput,
     ClassificationOutput,
@@ -46,7 +47,7 @@ class LLM:
     thread, and from a notebook. The same spec gives the same tokens as from a server or in a batch.
     """
 
-    def __init__(self, model: str, **engine_args: Any) -> None:
+    def __init__(self, model: str | None = None, **engine_args: Any) -> None:
         """Plans and loads a model. engine_args: vLLM's engine arguments, which become a spec.
 
         Raises EngineArgumentError for an argument that is not known, SpecError for a wrong value, FitError where the
@@ -55,6 +56,11 @@ class LLM:
         with told():
             plan = EngineArgs(model, **engine_args).prepare().plan
         self._start(plan)
+
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineArgs) -> Self:
+        """Does what LLM(...) does with the same arguments."""
+        return cls(engine_args.model, **engine_args.arguments)
 
     @classmethod
     def from_spec(cls, spec: str | Path, overrides: Overrides = ()) -> Self:
@@ -73,6 +79,7 @@ class LLM:
 
     def _start(self, plan: EnginePlan) -> None:
         self._session = Session(plan)
+        self.llm_engine = LLMEngine(self._session)  # for callers that go by steps; it ends with this object
         self._closing = weakref.finalize(self, close_apart, self._session)  # at the end of the process as well
 
     @property

@@ -18,6 +18,7 @@ class TokensPrompt(TypedDict):
 
 
 Prompt = str | list[int] | TextPrompt | TokensPrompt
+PromptType = Prompt  # vLLM's name
 
 
 class Given(NamedTuple):

@@ -90,12 +90,19 @@ class Session:
             for each in asked:
                 each.close()
 
-    async def stream(self, wish: Wish, put: Callable[[RequestOutput], None]) -> None:
-        """Gives `put` the outputs of one request as they come. One that was aborted ends with the reason abort."""
+    def check_generates(self) -> None:
+        """Raises InvalidRequestError for a model that pools."""
         if self.plan.model.pooling is not None:
             raise InvalidRequestError("this model pools, and generates no text: it has encode")
-        asked = await self.wishes.asked(wish)
-        kind = wish.params.output_kind
+
+    async def stream(self, wish: Wish, put: Callable[[RequestOutput], None]) -> None:
+        """Gives `put` the outputs of one request as they come. One that was aborted ends with the reason abort."""
+        self.check_generates()
+        await self.stream_asked(await self.wishes.asked(wish), put)
+
+    async def stream_asked(self, asked: ReadyRequest, put: Callable[[RequestOutput], None]) -> None:
+        """Does what `stream` does for a request that is ready, and closes it."""
+        wish, kind = asked.wish, asked.wish.params.output_kind
         growing = Growing(asked.request, asked.prompt, self.tokenizer, wish.lora, kind)
         try:
             with await self._begun(asked, is_streamed=kind is not RequestOutputKind.FINAL_ONLY) as stream:

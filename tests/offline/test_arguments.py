@@ -1,5 +1,6 @@
 """vLLM's engine arguments become a spec, and what a spec has no place for is an error with a hint."""
 
+import argparse
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,21 @@ def test_an_argument_is_a_field(arguments: dict[str, Any], path: str, value: Any
     document = document_of("owner/name", arguments)
     assert at(path, document) == value
     assert at("model.source", document) == "owner/name"
+
+
+def test_a_program_has_them_on_its_command_line() -> None:
+    parser = EngineArgs.add_cli_args(argparse.ArgumentParser())
+    parser.add_argument("--temperature", type=float)
+    parser.set_defaults(runner="pooling")
+    words = ["--model", "m", "--max_model_len", "512", "-tp", "2", "--no-enable-prefix-caching", "--temperature", "1"]
+    given = parser.parse_args([*words, "--speculative-config", '{"method": "ngram"}', "--served-model-name", "a", "b"])
+    document = document_of("m", EngineArgs.from_cli_args(given).arguments)
+    assert document["model"] == {"source": "m", "max_model_len": 512, "runner": "pooling", "served_names": ["a", "b"]}
+    assert document["cache"] == {"prefix_caching": False}
+    assert document["parallelism"] == {"tensor": 2}
+    assert document["speculative"] == {"method": "ngram"}
+    with pytest.raises(EngineArgumentError, match="no model"):
+        EngineArgs.from_cli_args(parser.parse_args([]))
 
 
 def test_a_false_switch_asks_for_nothing() -> None:

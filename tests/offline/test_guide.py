@@ -34,7 +34,7 @@ def test_the_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     make_random_adapter(tmp_path / "adapters" / "sql", seed=3)
     (tmp_path / "deployment.yaml").write_text(SPEC)
     monkeypatch.chdir(tmp_path)
-    run_guide("python.md", 11)
+    run_guide("python.md", 13)
     shown = capsys.readouterr().out
     assert "did you mean 'max_model_len'?" in shown
     assert "4 512" in shown
