@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -70,6 +70,25 @@ class CustomTokenizer(Protocol):
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Returns the text, control tokens spelled out. What is no whole character ends in U+FFFD."""
+
+
+class StoredTensor(NamedTuple):
+    """dtype: as safetensors spells it, such as F32 or BF16. shape: row-major, the outermost first."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class WeightLoader(Protocol):
+    """`loading.loader_cls`: an object that is constructed with the path of the checkpoint's folder and the options of
+    `loading.model_loader_extra_config`; in the planner, and on every rank."""
+
+    def tensors(self) -> Mapping[str, StoredTensor]:
+        """Returns every tensor by the name that transformers' module has for it."""
+
+    def read(self, name: str, /) -> "bytes | bytearray | memoryview | npt.NDArray[Any]":
+        """Returns the numbers of a tensor, row-major and little-endian. Calls come one at a time, in any order, and
+        may come again."""
 
 
 ProposeTokens = Callable[[Sequence[int], int], Iterable[int]]

@@ -57,6 +57,7 @@ CROSS_FIELD: tuple[CrossFieldRule, ...] = tuple(
         ("model/mirrors-digest", "model", "mirrors_need_digest", "Mirrors need model.sha256."),
         ("model/served-names", "model", "served_names_differ", "Served names differ."),
         ("model/bitsandbytes", "model", "bitsandbytes_is_a_pair", "bitsandbytes is set in format and quantization."),
+        ("model/loader", "model", "custom_format_has_a_loader", "The format custom and a loader need each other."),
         ("model/gguf", "model", "gguf_is_gguf", "A .gguf source is loaded as GGUF."),
         ("model/skip-tokenizer", "model", "no_tokenizer_no_text", "No text settings without a tokenizer."),
         ("model/runner-task", "model", "runner_fits_task", "The runner can do the task."),

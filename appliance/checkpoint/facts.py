@@ -6,8 +6,13 @@ import msgspec
 
 from appliance.catalog.architectures import ARCHITECTURES, Architecture
 from appliance.catalog.pooling import PoolingKind
+from appliance.checkpoint.loader_choice import NO_LOADER, LoaderChoice
 
-CheckpointFormat = Literal["safetensors", "gguf", "pt", "mistral", "dummy"]  # dummy: no weight files, random weights
+CheckpointFormat = Literal[
+    "safetensors", "gguf", "pt", "mistral",
+    "custom",  # read by a loader of the operator's own
+    "dummy",  # no weight files, random weights
+]  # fmt: skip
 
 # The storage of one tensor: plain types; the GGUF block types under ggml's names; then codes with scales in separate
 # tensors: one scale for each row (channel) or group of columns, with zero points (_zp) or symmetric; and codes whose
@@ -168,6 +173,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     quantization: str | None  # the checkpoint's own method, such as "gguf", "gptq"; None when plain
     header_sha256: str  # over every header byte from which the above was read
     family: Architecture | None = None  # of another package; None: the catalogue's, or none
+    loader: LoaderChoice = NO_LOADER  # what reads the tensors, beside their format
 
     @property
     def known(self) -> Architecture | None:

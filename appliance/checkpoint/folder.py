@@ -23,10 +23,12 @@ from appliance.checkpoint import (
 )
 from appliance.checkpoint.config import derive_geometry, normalize_config, text_config
 from appliance.checkpoint.config_choice import OWN, ConfigChoice, merged, new_keys
+from appliance.checkpoint.custom import read_custom
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import CheckpointFormat, ModelFacts, StoredConventions, TensorFacts, TokenizerFacts
 from appliance.checkpoint.label_tokens import named_tokens
 from appliance.checkpoint.lfs import refuse_pointer, refuse_pointer_file
+from appliance.checkpoint.loader_choice import NO_LOADER, LoaderChoice
 from appliance.checkpoint.safetensors import read_folder
 from appliance.checkpoint.sentence import read_sentence
 from appliance.checkpoint.stage_heads import stage_architecture, stage_geometry
@@ -62,28 +64,35 @@ _READERS: Final[dict[CheckpointFormat, Callable[[Path], tuple[tuple[TensorFacts,
 
 
 def read_folder_facts(
-    root: Path, stated: Literal["mistral", "dummy"] | None = None, choice: ConfigChoice = OWN
+    root: Path,
+    stated: Literal["mistral", "custom", "dummy"] | None = None,
+    choice: ConfigChoice = OWN,
+    loader: LoaderChoice = NO_LOADER,
 ) -> ModelFacts:
     """Reads the facts of a folder that holds weights, and config.json if the choice names none elsewhere. Raises
     CheckpointError.
 
     stated: dummy needs no weights, and none are read: the facts have no tensors of the model. mistral has params.json
-    and Mistral's names of tensors in place of transformers'. None: by what is there.
+    and Mistral's names of tensors in place of transformers'. custom: the loader reads plain tensors. None: by what is
+    there.
     """
     digest = hashlib.sha256()
     own = _config(root, stated, choice, digest)
     config = merged(own, choice.overrides)
     generation = _json(root, "generation_config.json", digest) or {}
     form: CheckpointFormat = stated or ("pt" if has_torch_files(root) else "safetensors")
-    tensors, headers = _READERS[form](root)
+    tensors, headers = read_custom(root, loader) if form == "custom" else _READERS[form](root)
     for header in headers:
         digest.update(header)
-    of_stages = None if stated else stage_architecture(config)
+    of_stages = None if stated in ("mistral", "dummy") else stage_architecture(config)
     architecture = _architecture(config) if of_stages is None else of_stages
     geometry = derive_geometry(normalize_config(config)) if of_stages is None else stage_geometry(config, tensors)
     if architecture == _GPT2:
         tensors = tuple(_with_gpt2_prefix(tensor) for tensor in tensors)
     method, quantization = _quantization(config) or _modelopt_settings(root, digest)
+    if form == "custom" and method is not None:
+        problem, way = f"states quantization {method}", "hf_overrides: {quantization_config: null}, if they are plain"
+        raise CheckpointError("config.json", f"{problem}, and a loader of your own reads plain tensors", way)
     if method in _JOINS and form != "dummy":
         tensors = _JOINS[method](root, quantization, tensors)
     sentence, more = read_sentence(root, digest)
@@ -108,6 +117,7 @@ def read_folder_facts(
         added_keys=tuple(new_keys(own, choice.overrides)),
         quantization=None if form == "dummy" else method,  # random weights are dense
         header_sha256=digest.hexdigest(),
+        loader=loader,
     )
 
 

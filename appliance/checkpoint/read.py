@@ -9,23 +9,30 @@ from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.folder import read_folder_facts
 from appliance.checkpoint.gguf_facts import read_gguf_facts
 from appliance.checkpoint.kept_facts import kept_facts
+from appliance.checkpoint.loader_choice import NO_LOADER, LoaderChoice
 from appliance.checkpoint.other_config import with_config
 from appliance.checkpoint.torch_file import has_torch_files
 
 
 def read_model_facts(
-    path: Path, cache: Path | None = None, form: str | None = None, choice: ConfigChoice = OWN
+    path: Path,
+    cache: Path | None = None,
+    form: str | None = None,
+    choice: ConfigChoice = OWN,
+    loader: LoaderChoice = NO_LOADER,
 ) -> ModelFacts:
     """Reads the facts of the checkpoint at `path` from its headers alone, or from `cache`. Raises CheckpointError.
 
     form: "dummy" reads a folder's config and tokenizer, and no weights; "mistral" reads params.json, also where
-    config.json is beside it. Any other, and None, is what the files are. choice: of another config than the
-    checkpoint's.
+    config.json is beside it; "custom" is what `loader` reads. Any other, and None, is what the files are. choice: of
+    another config than the checkpoint's. Raises PluginError for a loader that cannot be made.
     """
     if form == "dummy":
         return _without_weights(path, choice)
     if form == "mistral":
         return read_folder_facts(path, "mistral", choice)
+    if form == "custom":
+        return _by_loader(path, choice, loader)
     if path.is_file():
         if path.suffix == ".gguf":
             return with_config(kept_facts(path, cache, read_gguf_facts), choice)
@@ -47,6 +54,12 @@ def read_model_facts(
         names = ", ".join(file.name for file in files[:6])
         raise CheckpointError(path.name, f"holds {len(files)} .gguf models: {names}", "name one of them")
     raise CheckpointError(path.name, "holds neither config.json, params.json nor a .gguf file")
+
+
+def _by_loader(path: Path, choice: ConfigChoice, loader: LoaderChoice) -> ModelFacts:
+    if not path.is_dir():
+        raise CheckpointError(path.name, "is no folder, which a loader of your own reads", "name the folder around it")
+    return read_folder_facts(path, "custom", choice, loader)
 
 
 def _without_weights(path: Path, choice: ConfigChoice) -> ModelFacts:

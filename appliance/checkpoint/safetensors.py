@@ -115,7 +115,7 @@ def _tensor(file: str, name: str, entry: Any, data_start: int) -> TensorFacts:
         raise CheckpointError(
             file, f"tensor {name!r} has dtype {dtype!r}, which is not in this version", f"readable: {known}"
         )
-    if len(shape) > MAX_DIMENSIONS or not all(_is_size(value) for value in (*shape, begin, end)):
+    if len(shape) > MAX_DIMENSIONS or not all(is_size(value) for value in (*shape, begin, end)):
         raise CheckpointError(file, f"tensor {name!r} has impossible sizes: shape {shape}, offsets {begin}..{end}")
     expected = stored_bytes(storage, shape)
     if end - begin != expected:
@@ -133,7 +133,8 @@ def _tensor(file: str, name: str, entry: Any, data_start: int) -> TensorFacts:
     )
 
 
-def _is_size(value: Any) -> bool:
+def is_size(value: Any) -> bool:
+    """Returns whether a value can be a number of elements or bytes."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 48
 
 

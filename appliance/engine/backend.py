@@ -95,7 +95,9 @@ def planned_facts(plan: EnginePlan) -> ModelFacts:
     PluginError if its family is of a package that is another one by now."""
     family = plan.model.family
     find = None if family is None else lambda _: check_installed(family)
-    facts = read_facts(Path(plan.model.path), cache_dir(), plan.model.format, plan.model.config, find)
+    facts = read_facts(
+        Path(plan.model.path), cache_dir(), plan.model.format, plan.model.config, find, plan.model.loader
+    )
     if facts.header_sha256 != plan.model.header_sha256:
         raise PlanMismatchError(
             f"the checkpoint at {plan.model.path} is not the one that was planned", hint="plan again: appliance plan"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from appliance.checkpoint.facts import ModelFacts, TensorFacts
-from appliance.checkpoint.reader import open_tensors
+from appliance.checkpoint.opening import open_source
 from appliance.layers.spec import WeightSource
 from appliance.loading.formats.bits import Array
 from appliance.loading.formats.translate import StoredRows
@@ -34,7 +34,7 @@ class BaseWeights:
         self.was_read = True
         own = "embed" if name == "head" and name not in self._sources else name
         source = self._sources[own]
-        with open_tensors(self._facts) as reader:
+        with open_source(self._facts) as reader:
             rows = StoredRows(self._tensors[source.tensor], source, reader.read)
             return rows.values(0, len(rows))
 

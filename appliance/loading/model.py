@@ -14,7 +14,8 @@ import msgspec
 from appliance.base.hashing import sha256_json
 from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.identity import checkpoint_identity
-from appliance.checkpoint.reader import TensorSource, open_tensors
+from appliance.checkpoint.opening import open_source
+from appliance.checkpoint.reader import TensorSource
 from appliance.checkpoint.streamed import StreamedReader
 from appliance.kernels.execution import Execution
 from appliance.kernels.interface import Executable, KernelSet, Lending, MovesExperts
@@ -170,7 +171,7 @@ def _source(
         return nullcontext(RandomTensors(facts, described.spec.weights.values(), plan.model.seed))
     if stream is not None and streams:
         return StreamedReader(Path(facts.root), facts.tensors, stream.num_threads, stream.memory_bytes)
-    return open_tensors(facts)
+    return open_source(facts)
 
 
 def packed_cache(

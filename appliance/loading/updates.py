@@ -15,7 +15,8 @@ from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import ModelFacts, TensorFacts
 from appliance.checkpoint.identity import checkpoint_identity
 from appliance.checkpoint.named_tensor import NamedTensor
-from appliance.checkpoint.reader import Bytes, TensorSource, open_tensors
+from appliance.checkpoint.opening import open_source
+from appliance.checkpoint.reader import Bytes, TensorSource
 from appliance.kernels.execution import Execution
 from appliance.kernels.layout import CanonicalWeight
 from appliance.layers.program import CompiledDecoder
@@ -76,13 +77,16 @@ class OtherWeights:
         Raises WeightMismatchError for another one, at the end also if a file of it was written meanwhile; and like
         `load_model`.
         """
+        if self._facts.format == "custom":
+            message = "a loader of your own reads this model, and nothing tells whether what it reads has changed"
+            raise WeightMismatchError(message, hint="give tensors instead, or start again with the new checkpoint")
         facts = self._read_facts(path)
         self._check(facts)
         before = checkpoint_identity(facts, None)
         digest = _digest_of_files(facts)
         if sha256 is not None and digest != sha256:
             raise WeightMismatchError(f"the checkpoint's digest is {digest}, and {sha256} was asked for")
-        with open_tensors(facts) as reader:
+        with open_source(facts) as reader:
             yield NewWeights(self._weights(facts, reader, self._compiled), digest)
         if checkpoint_identity(facts, None) != before:
             raise WeightMismatchError("the checkpoint was written while it was read", hint="ask again when it is whole")
@@ -92,7 +96,8 @@ class OtherWeights:
         model = self._plan.model
         form = "auto" if model.format == "dummy" else model.format  # random weights may give way to those of a file
         find = None if (family := model.family) is None else lambda _: check_installed(family)
-        return with_config_overrides(read_facts(path, None, form, model.config, find), model.config_overrides)
+        facts = read_facts(path, None, form, model.config, find, model.loader)
+        return with_config_overrides(facts, model.config_overrides)
 
     @contextmanager
     def of_tensors(self, tensors: Sequence[NamedTensor], digest_before: str) -> Iterator[NewWeights]:

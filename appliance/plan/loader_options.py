@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from appliance.base.units import format_size
+from appliance.checkpoint.loader_choice import NO_LOADER, LoaderChoice
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import Ledger
 from appliance.plan.loading_types import StreamPlan
+from appliance.spec.deployment import DeploymentSpec
 
 PATH, RULE = "loading.model_loader_extra_config", "plan/loading"
 STREAMED: Final = ("runai_streamer", "fastsafetensors")  # formats that name a reader: the files are safetensors
@@ -17,9 +19,20 @@ _DEFAULT_MEMORY: Final = 1 << 30
 _MOST: Final = {_THREADS: 256, _CONCURRENCY: 256, _MEMORY: 1 << 44}
 
 
+def loader_of(spec: DeploymentSpec) -> LoaderChoice:
+    """Returns the loader of the operator's own that a spec names, with its options."""
+    loading = spec.loading
+    if loading.loader_cls is None:
+        return NO_LOADER
+    return LoaderChoice(path=loading.loader_cls, options=loading.model_loader_extra_config)
+
+
 def plan_reader(inputs: PlanInputs, *, is_ours: bool, ledger: Ledger) -> StreamPlan | None:
     """How weights are read in parallel; None where their files are mapped. is_ours: our own decoder reads them."""
     wanted, options = inputs.spec.loading.load_format, inputs.spec.loading.model_loader_extra_config
+    if wanted == "custom":
+        _check_custom(inputs, ledger)
+        return None
     known = _known(wanted)
     for key, value in options.items():
         _check(key, value, known, wanted, ledger)
@@ -39,6 +52,13 @@ def plan_reader(inputs: PlanInputs, *, is_ours: bool, ledger: Ledger) -> StreamP
     reason = f"{threads} threads read tensors past the page cache, and keep {format_size(memory)} of them at most"
     ledger.take("loading.stream", path, threads, reason)
     return StreamPlan(num_threads=threads, memory_bytes=memory)
+
+
+def _check_custom(inputs: PlanInputs, ledger: Ledger) -> None:
+    """Its options are its own."""
+    if inputs.spec.model.weight_update_paths:
+        message = "a loader of your own reads the model, and nothing tells whether what it reads has changed"
+        ledger.refuse("model.weight_update_paths", RULE, message, hint="remove weight_update_paths")
 
 
 def _known(load_format: str) -> tuple[str, ...]:

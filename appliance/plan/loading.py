@@ -39,6 +39,9 @@ def _max_loading(inputs: PlanInputs, kernels: KernelSetFacts, parallel: Parallel
 def _keep_packed(inputs: PlanInputs, ledger: Ledger) -> bool:
     if not inputs.spec.loading.keep_packed or inputs.model.format == "dummy":  # random weights are made anew
         return False
+    if inputs.model.format == "custom":
+        reason = "a loader of your own reads the model, and nothing tells whether what it reads has changed"
+        return ledger.decide("loading.keep_packed", False, "computed", reason)
     if inputs.spec.parallelism.enable_eplb:
         reason = "experts move (parallelism.enable_eplb), so what a rank has packed does not stay as it was kept"
         return ledger.decide("loading.keep_packed", False, "computed", reason)

@@ -4,12 +4,14 @@ from appliance.catalog.architectures import ARCHITECTURES, Architecture
 from appliance.catalog.content_format import ContentFormat, detect_content_format
 from appliance.catalog.templates import QWEN3_RERANKER
 from appliance.checkpoint.config_choice import ConfigChoice
+from appliance.checkpoint.loader_choice import LoaderChoice
 from appliance.checkpoint.mistral import TOKENIZER_MODE
 from appliance.models.outside import GROUP
 from appliance.plan.checkpoint_values import default_sampling, say_ends
 from appliance.plan.context import ContextRequest, config_overrides, model_path
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import Ledger
+from appliance.plan.loader_options import loader_of
 from appliance.plan.modelling import Modelled
 from appliance.plan.tokenizer import plan_tokenizer_mode
 from appliance.plan.types import ModelPlan
@@ -44,11 +46,20 @@ def plan_model(inputs: PlanInputs, context: ContextRequest, modelled: Modelled, 
         logits_processors=tuple(inputs.spec.decoding.logits_processors),
         logits_processor_pattern=inputs.spec.decoding.logits_processor_pattern,
         logits_processor_timeout_s=inputs.spec.decoding.logits_processor_timeout,
+        loader=_loader(inputs, ledger),
         config=_config(inputs, ledger),
         config_overrides=config_overrides(inputs.spec, model),
         show_load_progress=inputs.spec.loading.use_tqdm_on_load,
         modelling=modelled.plan,
     )
+
+
+def _loader(inputs: PlanInputs, ledger: Ledger) -> LoaderChoice:
+    wanted = loader_of(inputs.spec)
+    if wanted.path is not None:
+        reason = "your loader reads the tensors, in the planner their names and shapes, in each rank their numbers"
+        ledger.take("model.loader.path", "loading.loader_cls", wanted.path, reason)
+    return wanted
 
 
 def _config(inputs: PlanInputs, ledger: Ledger) -> ConfigChoice:

@@ -32,6 +32,7 @@ from appliance.plan.accelerators import can_run, no_device
 from appliance.plan.compile import compile_plan
 from appliance.plan.inputs import DraftModelFiles, PlanInputs, ResolvedFiles
 from appliance.plan.ledger import AUTO, Ledger
+from appliance.plan.loader_options import loader_of
 from appliance.plan.types import EnginePlan
 from appliance.spec import DeploymentSpec, LoadedSpec, load_spec, load_text
 from appliance.spec.sections.lora import AdapterSection
@@ -147,7 +148,8 @@ def find_model(
 
     path = _offline_first(obtain, allow_fetch and not is_offline(loaded.spec))
     form, find = form_of(loaded.spec), _trusted_families(loaded.spec)
-    return _blamed(loaded, lambda choice: read_facts(path, cache_dir(), form, choice, find), config_path)
+    loader = loader_of(loaded.spec)
+    return _blamed(loaded, lambda choice: read_facts(path, cache_dir(), form, choice, find, loader), config_path)
 
 
 def _blamed(loaded: LoadedSpec, read: Callable[[ConfigChoice], ModelFacts], config_path: str | None) -> ModelFacts:

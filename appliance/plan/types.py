@@ -12,6 +12,7 @@ from appliance.catalog.degradations import DegradationKind
 from appliance.catalog.pooling import PoolingChoice, PoolingKind, PoolingTask
 from appliance.catalog.tokenizer_modes import TokenizerMode
 from appliance.checkpoint.config_choice import OWN, ConfigChoice
+from appliance.checkpoint.loader_choice import NO_LOADER, LoaderChoice
 from appliance.checkpoint.modelling import CodeFile
 from appliance.plan.loading_types import LoadingPlan
 from appliance.plan.parallel_types import ParallelPlan
@@ -123,6 +124,7 @@ class ModelPlan(msgspec.Struct, frozen=True, kw_only=True):
     logits_processors: tuple[str, ...] = ()  # dotted paths of those that every request has
     logits_processor_pattern: str | None = None  # of names that requests may bring
     logits_processor_timeout_s: float = 5.0  # of one call
+    loader: LoaderChoice = NO_LOADER  # what reads the tensors, beside their format
     config: ConfigChoice = OWN  # the config that the checkpoint is read with
     config_overrides: dict[str, Any] = {}  # merged over the checkpoint's config before the decoder is built
     show_load_progress: bool = True

@@ -41,7 +41,8 @@ def load_text_side(plan: EnginePlan, cache: Path | None) -> TextSide:
         raise ApplianceError(
             "a server without a tokenizer is not in this version", hint="set model.skip_tokenizer: false"
         )
-    facts = read_model_facts(Path(plan.model.path), cache, plan.model.format, plan.model.config)
+    form = "dummy" if plan.model.format == "custom" else plan.model.format  # no code of the engine's runs here
+    facts = read_model_facts(Path(plan.model.path), cache, form, plan.model.config)
     return TextSide(_tokenizer(plan.model, cache), facts.tokenizer.eos_token_ids)
 
 

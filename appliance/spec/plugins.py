@@ -21,6 +21,8 @@ def named_plugins(spec: DeploymentSpec) -> Iterator[NamedPlugin]:
     if spec.model.tokenizer_cls is not None:
         yield NamedPlugin("model.tokenizer_cls", spec.model.tokenizer_cls, "server")
     decoding = spec.decoding
+    if spec.loading.loader_cls is not None:
+        yield NamedPlugin("loading.loader_cls", spec.loading.loader_cls, "engine")
     if spec.model.resolver is not None:
         yield NamedPlugin("model.resolver", spec.model.resolver, "planner")
     if decoding.tool_parser_plugin is not None:

@@ -51,6 +51,10 @@ VALUES: dict[str, Other] = {
     ),
     "model.override_pooler_config": Other("{normalize: false}", ("model.convert=embed",)),
     "loading.load_format": Other("runai_streamer"),
+    "loading.loader_cls": Other(
+        "tests.checkpoint.own_loaders.Npz",
+        ("decoding.trust_plugins=true", "loading={load_format: custom, loader_cls: tests.checkpoint.own_loaders.Lies}"),
+    ),
     "loading.model_loader_extra_config": Other("{enable_multithread_load: true}"),
     "loading.max_parallel_loading_workers": Other("1", ("parallelism.tensor=2",)),
     "model.hf_overrides": Other("{rms_norm_eps: 0.001}"),

@@ -115,6 +115,8 @@ def _wanted(address: HubAddress, files: Sequence[str], options: FetchOptions) ->
     if address.quant is not None:
         return _quantized(where, address.quant, files)
     kept = [name for name in files if not any(fnmatch(name, pattern) for pattern in options.ignore_patterns)]
+    if options.form == "custom":
+        return kept
     if options.form == "dummy":
         if "config.json" not in kept:
             raise CheckpointError(where, "has no config.json, which alone tells what random weights a model needs")

@@ -44,6 +44,17 @@ def bitsandbytes_is_a_pair(spec: DeploymentSpec) -> Findings:
         )
 
 
+def custom_format_has_a_loader(spec: DeploymentSpec) -> Findings:
+    name, wanted = spec.loading.loader_cls, spec.loading.load_format
+    if (wanted == "custom") != (name is not None):
+        yield Finding(
+            path="loading.load_format" if name is None else "loading.loader_cls",
+            value=wanted if name is None else name,
+            message="load_format: custom and loader_cls need each other",
+            hint="write load_format: custom and loader_cls: package.module.Name, or neither",
+        )
+
+
 def gguf_is_gguf(spec: DeploymentSpec) -> Findings:
     is_gguf = spec.model.source.endswith(".gguf")
     if is_gguf and spec.loading.load_format not in ("auto", "gguf"):

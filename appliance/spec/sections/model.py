@@ -67,6 +67,7 @@ LoadFormat = Literal[
     "mistral",
     "runai_streamer",
     "fastsafetensors",
+    "custom",
 ]
 Logprobs = Annotated[int, Words("an integer of at least -1; -1 is no limit")]
 
@@ -240,11 +241,15 @@ class LoadingSection(Section):
         auto="safetensors, else pt (.bin and .pt, of which no code is run), else mistral (params.json and "
         "consolidated*.safetensors), else gguf, by what is there; never dummy: "
         "random numbers in the shapes that config.json states, for trying out memory and speed without weight files. "
-        "runai_streamer and fastsafetensors name a reader of ours: threads read safetensors past the page cache",
+        "runai_streamer and fastsafetensors name a reader of ours: threads read safetensors past the page cache; "
+        "custom is loader_cls",
         built_values=(
             *("auto", "safetensors", "gguf", "pt", "mistral", "dummy", "bitsandbytes"),
-            *("runai_streamer", "fastsafetensors"),
+            *("runai_streamer", "fastsafetensors", "custom"),
         ),
+    )
+    loader_cls: DottedPath | None = field(
+        None, "A loader of your own, for load_format: custom; see docs/guides/plugins.md. The planner imports it too."
     )
     download_dir: Text | None = field(None, "Where downloads are kept. Default: the cache folder of the user.")
     offline: bool = field(False, "Never reach for the network; what is not here is an error.")
@@ -274,5 +279,5 @@ class LoadingSection(Section):
     model_loader_extra_config: dict[str, Any] = field(
         {},
         "Options of the loader of the chosen format: {concurrency, memory_limit} of runai_streamer, fastsafetensors; "
-        "{enable_multithread_load: true, num_threads} of safetensors.",
+        "{enable_multithread_load: true, num_threads} of safetensors; of custom whatever loader_cls takes.",
     )

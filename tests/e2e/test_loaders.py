@@ -1,0 +1,60 @@
+"""A loader of weights of the guide, and one that fails, through a server that is started with them."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from tests.e2e.served import make_random_model, serving
+from tests.server.harness import Server
+
+ROOT = Path(__file__).resolve().parents[2]
+GUIDE = (ROOT / "docs/guides/plugins.md").read_text().split("### Loaders of weights\n")[1].split("\n### ")[0]
+ASKED = {"model": "random", "prompt": "hello", "max_tokens": 16, "temperature": 0, "ignore_eos": True, "logprobs": 1}
+
+
+def answer(server: Server) -> object:
+    with server.http() as http:
+        choice = http.post("/v1/completions", json=ASKED).json()["choices"][0]
+    return choice["text"], choice["logprobs"]["token_logprobs"]
+
+
+def test_the_loader_of_the_guide_gives_the_same_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)[0]
+    spec = re.findall(r"loading: .*", GUIDE)[0]
+    assert "my_plugins.npz.Npz" in spec
+    (tmp_path / "my_plugins").mkdir()
+    (tmp_path / "my_plugins/npz.py").write_text(code)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    model = tmp_path / "model"
+    model.mkdir()
+    make_random_model(model)
+    (tmp_path / "plain").mkdir()
+    with serving(tmp_path / "plain", model) as server:
+        expected = answer(server)
+    np.savez(model / "weights.npz", **load_file(model / "model.safetensors"))
+    (model / "model.safetensors").unlink()
+    overrides = ["loading=" + spec.removeprefix("loading: "), "decoding={trust_plugins: true}"]
+    with serving(tmp_path, model, *overrides) as server:
+        assert answer(server) == expected
+
+
+def test_a_loader_that_fails_ends_the_start_with_one_sentence(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    make_random_model(model)
+    overrides = [
+        "loading={load_format: custom, loader_cls: tests.checkpoint.own_loaders.Raises}",
+        "decoding={trust_plugins: true}",
+        "restart={policy: never}",
+    ]
+    with pytest.raises(AssertionError, match="the server cannot run"), serving(tmp_path, model, *overrides):
+        pass
+    events = [json.loads(line) for line in (tmp_path / "status.jsonl").read_text().splitlines()]
+    reason = next(each["reason"] for each in events if each["event"] == "failed")
+    assert "loading.loader_cls: tests.checkpoint.own_loaders.Raises raised LookupError: no model." in reason
+    assert "\n" not in reason
