@@ -87,6 +87,11 @@ class KernelSetFacts(msgspec.Struct, frozen=True):
         return self.level is not None
 
     @property
+    def sleeps(self) -> bool:
+        """True if the set gives memory back on demand, and takes it again (Sleeps)."""
+        return self.level is not None or (self.uses_torch and self.runs == "programs")
+
+    @property
     def moves_experts(self) -> bool:
         """True if experts can be put in other ranks while an engine serves."""
         return self.level is not None

@@ -71,7 +71,6 @@ CROSS_FIELD: tuple[CrossFieldRule, ...] = tuple(
         ("memory/offload", "memory", "offload_needs_a_device", "Offload needs an accelerator."),
         ("memory/swap", "memory", "swap_needs_space", "Preemption by swap needs swap_space."),
         ("memory/swap-unused", "memory", "swap_space_is_used", "Swap space is for preemption by swap."),
-        ("memory/sleep", "memory", "sleep_needs_a_device", "Sleep mode needs an accelerator."),
         ("hardware/threads", "memory", "binding_fits_threads", "CPU lists fit the ranks and threads."),
         ("cache/block-size", "memory", "block_size_fits_device", "The block size fits the device."),
         ("cache/dtype", "memory", "kv_dtype_fits_device", "The cache's type fits the device."),

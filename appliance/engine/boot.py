@@ -15,7 +15,7 @@ from appliance.engine.backend import Backend, load_backend
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.core.scheduler import Scheduler
 from appliance.engine.drafting.build import make_drafters
-from appliance.engine.drafting.load import load_draft_model
+from appliance.engine.drafting.load import LoadedDraftModel, load_draft_model
 from appliance.engine.extension import extension_calls
 from appliance.engine.faults import row_fault
 from appliance.engine.grammar.backends import DEFAULT_BACKEND, backend_loader
@@ -27,12 +27,13 @@ from appliance.engine.messages import BootPhase, UtilityResult
 from appliance.engine.policy_plugin import load_policy
 from appliance.engine.processors import planned_calls
 from appliance.engine.runner import Runner
-from appliance.engine.sleep import Sleep
+from appliance.engine.sleep import Sleep, Sleeper, SleepingExecutable, SleepsTogether
+from appliance.engine.swap_memory import Swap
 from appliance.engine.validation import SamplingLimits
 from appliance.engine.weight_changes import WeightChanges
 from appliance.engine.wire import raw
 from appliance.kernels.cpu.locking import locked_bytes
-from appliance.kernels.interface import Sleeps
+from appliance.kernels.interface import Executable
 from appliance.kernels.kernel_cache import KERNELS_FOLDER, keep_kernels
 from appliance.kernels.updates import Updates
 from appliance.plan.boot import BootReport, KernelsOrigin, WeightsOrigin
@@ -101,7 +102,7 @@ def boot(plan: EnginePlan, announce: Announce, *, interpreter_s: float | None = 
         grammars=grammars,
         adapters=adapters,
         prefault_blocks=plan.cache.prefault_blocks,
-        sleep=_sleep(plan, backend),
+        sleep=_sleep(plan, backend, draft, runner.swap),
         ask_ranks=extension_calls(plan, backend.executable),
         weights=_weights(backend, scheduler, grammars, runner),
         collects_parts=plan.serving.has_detailed_traces,
@@ -111,13 +112,20 @@ def boot(plan: EnginePlan, announce: Announce, *, interpreter_s: float | None = 
     return loop
 
 
-def _sleep(plan: EnginePlan, backend: Backend) -> Sleep | None:
-    """Returns what lets the engine sleep, if the plan says that it may."""
+def _sleep(plan: EnginePlan, backend: Backend, draft: LoadedDraftModel | None, swap: Swap | None) -> Sleep | None:
+    """Returns what lets the engine sleep, if the plan says that it may: the model, and then what drafts for it."""
     if not plan.model.sleep_mode:
         return None
-    assert isinstance(backend.executable, Sleeps), "such plans are refused"
     assert backend.read_weights is not None, "a planned model has a checkpoint"
-    return Sleep(backend.executable, backend.read_weights)
+    read = backend.read_weights
+
+    def own(executable: Executable) -> Sleeper:
+        return SleepingExecutable(executable, read, backend.experts, swap)
+
+    whole = backend.executable
+    parts = [whole.sleeper(own) if isinstance(whole, SleepsTogether) else own(whole)]
+    parts += [] if draft is None else [SleepingExecutable(*each) for each in draft.executables]
+    return Sleep(parts)
 
 
 def _weights(backend: Backend, scheduler: Scheduler, gate: GrammarGate, runner: Runner) -> WeightChanges | None:

@@ -85,17 +85,17 @@ class Runner:
         self._sampler = RowSampler(executable, self._rows, self.processors, logprobs_mode)
         self._drafts = RowDrafts(drafters, vocab_size, draft_model) if has_drafts else None
         places = (config.num_swap_places, config.num_state_places)
-        self._swap = swap_of(executable, *places) if config.num_swap_places else None
+        self.swap = swap_of(executable, *places) if config.num_swap_places else None
         self._is_ahead = False  # the expected next step was started early
 
     def run(self, plan: StepPlan) -> StepResult:
         """Runs one step. A row that fails while it is put, prepared, masked, sampled or advanced is reported in the
         result; the others are as if it had not been there. Any exception of the executable except StepError is raised
         and ends the engine."""
-        if self._swap is None or not (plan.stores or plan.loads):
+        if self.swap is None or not (plan.stores or plan.loads):
             return self._run(plan, {})
         self.rest()  # a step that began early may write blocks that are moved now
-        moved = self._swap.move(plan.stores, plan.loads)
+        moved = self.swap.move(plan.stores, plan.loads)
         self.laps.lap("swap")
         return msgspec.structs.replace(self._run(plan, dict.fromkeys(moved.unloaded, _UNLOADED)), moved=moved)
 
@@ -185,7 +185,7 @@ class Runner:
     @property
     def memory_bytes(self) -> dict[str, int]:
         """Allocated bytes by purpose, beside those of the executable."""
-        return {} if self._swap is None else {"swap": self._swap.size_bytes}
+        return {} if self.swap is None else {"swap": self.swap.size_bytes}
 
     def start_profile(self, *, traced: bool = False) -> None:
         """Profiles from now on until `stop_profile`, or traces steps as well; one that runs already is restarted."""

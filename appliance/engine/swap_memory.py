@@ -1,5 +1,6 @@
 """The host memory in which blocks and states of preempted sequences wait, each place with a checksum."""
 
+import mmap
 import time
 from collections.abc import Iterable, Sequence
 from typing import Protocol, runtime_checkable
@@ -19,6 +20,9 @@ class Swap(Protocol):
 
     def move(self, stores: Iterable[BlockMove], loads: Iterable[BlockMove]) -> Moved:
         """Stores, then loads. Of a row of which a place has changed since it was stored, nothing is loaded."""
+
+    def release(self) -> None:
+        """Gives the memory back while nothing is in it; it is taken again when something is stored."""
 
 
 @runtime_checkable
@@ -51,12 +55,17 @@ class SwapMemory:
         self._executable: Moves = executable
         mover = executable.mover()
         place_bytes = max(mover.block_bytes, -(-mover.state_bytes // max(1, num_state_places)))
-        self._places = np.zeros((num_places, place_bytes), np.uint8)
+        self._memory = mmap.mmap(-1, max(1, num_places * place_bytes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        size = num_places * place_bytes
+        self._places = np.frombuffer(self._memory, np.uint8, size).reshape(num_places, place_bytes)
         self._checksums = [0] * num_places
 
     @property
     def size_bytes(self) -> int:
         return self._places.nbytes
+
+    def release(self) -> None:
+        self._memory.madvise(mmap.MADV_DONTNEED)
 
     def move(self, stores: Iterable[BlockMove], loads: Iterable[BlockMove]) -> Moved:
         mover = self._executable.mover()  # anew: a set that slept has other memory

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from appliance.hardware.facts import MeasuredFacts
 from appliance.kernels.cpu import abi
-from appliance.kernels.cpu.kernel_set import create_pool
 from appliance.kernels.cpu.library import Library, load_level
+from appliance.kernels.cpu.pools import create_pool
 from appliance.kernels.rates import kernel_rates
 
 READ_BUFFER_BYTES = 1 << 30  # larger than any last-level cache of the supported machines

@@ -56,6 +56,13 @@ class LoadedModel(NamedTuple):
     experts: MovedExperts | None = None  # of one of several ranks whose experts move
 
 
+class BoundHead(NamedTuple):
+    """A bound head, or a stage of one. read_weights: as in LoadedModel."""
+
+    executable: Executable
+    read_weights: ReadWeights
+
+
 class Lent(NamedTuple):
     """Weights of a model that a head reads as its own: by the head's names, those of the model."""
 
@@ -91,7 +98,8 @@ def load_model(
         started = time.monotonic()
         executable = kernel_set.bind(share.program, share.weights, execution, packed, share.adapted)
     read = functools.partial(_read_again, plan, facts, described, compiled, inventory, execution)
-    again = functools.partial(read, streams=True)
+    rows = share.weights if isinstance(share.weights, ShardedWeights) else None
+    again: ReadWeights = read if rows is None else functools.partial(_read_rows, read, rows)
     source = None
     if execution.ranks is None:
         base = None if places is None or not isinstance(places.base, BaseWeights) else places.base
@@ -116,12 +124,21 @@ def _read_again(
     inventory: Mapping[str, InventoryItem],
     execution: Execution,
     *,
-    streams: bool,
+    streams: bool = True,
 ) -> Iterator[DecoderWeights]:
     """Opens the checkpoint of a model that was loaded. streams: as the plan says; else it is mapped, for what needs a
     few rows of its tensors. Raises like `load_model`."""
     with _source(plan, facts, described, streams=streams) as reader:
         yield DecoderWeights(compiled, inventory, reader, execution.limits.max_model_len)
+
+
+@contextmanager
+def _read_rows(
+    read: Callable[[], AbstractContextManager[DecoderWeights]], rows: ShardedWeights
+) -> Iterator[ShardedWeights]:
+    """Opens the checkpoint again for a rank. Raises like `load_model`."""
+    with read() as whole:
+        yield rows.of(whole)
 
 
 def load_head(
@@ -133,7 +150,7 @@ def load_head(
     progress: Progress | None = None,
     cache: Path | None = None,
     lent: Lent | None = None,
-) -> Executable:
+) -> BoundHead:
     """Loads a drafting head, or a stage of one, as `load_model` loads a model. plan: of an engine that would run it
     alone."""
     inventory = take_inventory(described, facts, plan.precision)
@@ -146,8 +163,10 @@ def load_head(
         weights = DecoderWeights(own, inventory, reader, execution.limits.max_model_len, progress)
         packed = packed_cache(plan, facts, weights, cache)
         if lent is None:
-            return kernel_set.bind(compiled.program, weights, execution, packed)
-        return lent.lender.bind_beside(compiled.program, weights, execution, names, packed)
+            executable = kernel_set.bind(compiled.program, weights, execution, packed)
+        else:
+            executable = lent.lender.bind_beside(compiled.program, weights, execution, names, packed)
+    return BoundHead(executable, functools.partial(_read_again, plan, facts, described, own, inventory, execution))
 
 
 def _adapted(

@@ -24,6 +24,7 @@ class MovedExperts:
     ) -> None:
         self._executable, self._rows, self._read = executable, rows, read
         self._mixtures = [op for op in program.operators if isinstance(op, Experts)]
+        self._loaded = [executable.expert_tables[each].placed for each in range(len(self._mixtures))]
 
     def move(self, mixture: int, placed: tuple[int, ...]) -> int:
         """Fills the rank's places of a mixture that get another expert, and then changes its table. Returns how many.
@@ -39,6 +40,15 @@ class MovedExperts:
                         self._executable.write_rows(name, (place - first) * height, weight)
         table.place(placed)
         return len(changed)
+
+    def put_again(self) -> None:
+        """Fills the places that other experts have by now than when the model was loaded, whose weights are read from
+        the checkpoint again as they were then. No step may run meanwhile. Raises like loading the model."""
+        for mixture, first in enumerate(self._loaded):
+            table = self._executable.expert_tables[mixture]
+            placed = table.placed
+            table.place(first)
+            self.move(mixture, placed)
 
     def _expert(self, whole: DecoderWeights, name: str, expert: int, height: int) -> CanonicalWeight:
         source = self._rows[name].source if name in self._rows else name

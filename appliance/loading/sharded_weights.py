@@ -1,5 +1,6 @@
 """The weights of one rank: some rows of those of a whole model, read from the checkpoint and no others."""
 
+import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
@@ -81,10 +82,19 @@ class ShardedWeights(WeightPieces):
         order = {name: at for at, name in enumerate(whole)}
 
         def place(name: str) -> tuple[int, str]:
-            source = sharded.rows[name].source if name in sharded.rows else name
-            return order[source], name
+            return order[self._source_of(name)], name
 
         self._names: list[str] = sorted(sharded.program.matrices() | sharded.program.vectors(), key=place)
+
+    def of(self, whole: DecoderWeights) -> "ShardedWeights":
+        """Returns the same rows of other weights of the model; of some weights, those that are made of them."""
+        found, there = copy.copy(self), set(whole)  # a look into a lazy mapping would translate the weight
+        found._whole = whole
+        found._names = [name for name in self._names if self._source_of(name) in there]
+        return found
+
+    def _source_of(self, name: str) -> str:
+        return self._rows[name].source if name in self._rows else name
 
     def __len__(self) -> int:
         return len(self._names)

@@ -214,5 +214,5 @@ def _check_changes(
     inputs: PlanInputs, chosen: KernelSetFacts, parallel: ParallelPlan, modelled: Modelled, ledger: Ledger
 ) -> None:
     """Refuses what a running engine could not do with its memory and its weights."""
-    check_sleep(inputs, chosen, parallel.num_ranks, ledger)
+    check_sleep(inputs, chosen, ledger)
     check_weight_updates(inputs, parallel, ledger, is_modelled=modelled.plan is not None)

@@ -7,13 +7,9 @@ from appliance.plan.ledger import Ledger
 PATH, RULE = "model.enable_sleep_mode", "plan/sleep"
 
 
-def check_sleep(inputs: PlanInputs, kernels: KernelSetFacts, num_ranks: int, ledger: Ledger) -> None:
-    """Refuses sleep where no set gives memory back: those on a CPU map their weights, and ranks have memory each."""
-    if not inputs.spec.model.enable_sleep_mode:
+def check_sleep(inputs: PlanInputs, kernels: KernelSetFacts, ledger: Ledger) -> None:
+    """Refuses sleep where the kernel set cannot give its memory back."""
+    if not inputs.spec.model.enable_sleep_mode or kernels.sleeps:
         return
     hint = f"remove {PATH}; `appliance down` frees the machine"
-    if not kernels.uses_torch:
-        message = f"kernel set {kernels.name} keeps its memory; only sets of GPUs give it back"
-        ledger.refuse(PATH, RULE, message, allowed="false", hint=hint)
-    elif num_ranks > 1:
-        ledger.refuse(PATH, RULE, f"{num_ranks} ranks do not sleep in this version", allowed="false", hint=hint)
+    ledger.refuse(PATH, RULE, f"kernel set {kernels.name} keeps its memory", allowed="false", hint=hint)

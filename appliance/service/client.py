@@ -100,6 +100,16 @@ class EngineClient:
         return (self,)
 
     @property
+    def numbered_engines(self) -> "Mapping[int, EngineClient]":
+        """The same by their numbers."""
+        return {0: self}
+
+    @property
+    def is_asleep(self) -> bool:
+        """The engine has said that it has no memory for requests."""
+        return self.stats is not None and self.stats.sleep is not None and bool(self.stats.sleep.asleep)
+
+    @property
     def text(self) -> TextSide:
         """Returns what `use_text` was given."""
         assert self._text is not None

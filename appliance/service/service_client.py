@@ -32,6 +32,10 @@ class ServiceClient(Protocol):
     def engines(self) -> Sequence[EngineClient]:
         """The clients of the engines that can be called. Raises RequestFailedError when there is none."""
 
+    @property
+    def numbered_engines(self) -> Mapping[int, EngineClient]:
+        """The same by the numbers that metrics, status and logs give them. Raises like `engines`."""
+
     def use_text(self, text: TextSide) -> None: ...
 
     def use_limits(self, limits: AdmissionLimits) -> None: ...

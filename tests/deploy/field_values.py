@@ -89,7 +89,7 @@ VALUES: dict[str, Other] = {
     "parallelism.data_parallel_rank": Other("1", ("parallelism.data=2",)),
     "parallelism.data_parallel_size_local": Other("1", SEVERAL_MACHINES),
     "parallelism.data_parallel_start_rank": Other("1", SEVERAL_MACHINES),
-    "model.enable_sleep_mode": Other("true", ("hardware.kernels.kernel_set=torch",)),
+    "model.enable_sleep_mode": Other("true"),
     "hardware.memory.swap_space": Other("1MiB"),
     "scheduler.preemption_mode": Other("recompute", ("hardware.memory.swap_space=1MiB",)),
     "decoding.override_generation_config": Other("{temperature: 0.5}"),

@@ -35,24 +35,27 @@ restart: {{policy: on-failure, max_restarts: 3, backoff: 500ms}}
 """
 
 
-def make_random_model(folder: Path, context: int = CONTEXT, num_layers: int = 2, seed: int = 7) -> None:
-    """A Llama of 0.1M weights that writes printable ASCII and, as good as never, the end token."""
+def make_random_model(
+    folder: Path, context: int = CONTEXT, num_layers: int = 2, seed: int = 7, inner: int = _INNER
+) -> None:
+    """A Llama of 0.1M weights, or more where it is wider, that writes printable ASCII and, as good as never, the end
+    token."""
     tokenizer = byte_tokenizer()
     vocab_size = tokenizer.get_vocab_size()
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|end|>", "chat_template": TEMPLATE}))
     config = {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": vocab_size,
-        "hidden_size": _HIDDEN, "intermediate_size": _INNER, "num_hidden_layers": num_layers,
+        "hidden_size": _HIDDEN, "intermediate_size": inner, "num_hidden_layers": num_layers,
         "num_attention_heads": _HEADS, "num_key_value_heads": _KV_HEADS, "head_dim": _HEAD_DIM, "hidden_act": "silu",
         "max_position_embeddings": context, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": False,
         "bos_token_id": BOS, "eos_token_id": EOS, "torch_dtype": "float32",
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config))
-    save_file(_weights(vocab_size, num_layers, seed), folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(_weights(vocab_size, num_layers, seed, inner), folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def _weights(vocab_size: int, num_layers: int, seed: int) -> dict[str, np.ndarray]:
+def _weights(vocab_size: int, num_layers: int, seed: int, inner: int) -> dict[str, np.ndarray]:
     generator = np.random.default_rng(seed)
 
     def matrix(rows: int, columns: int, scale: float) -> np.ndarray:
@@ -67,7 +70,8 @@ def _weights(vocab_size: int, num_layers: int, seed: int) -> dict[str, np.ndarra
     }
     for layer in range(num_layers):
         prefix = f"model.layers.{layer}."
-        for name, (rows, columns) in _SHAPES.items():
+        for name, shape in _SHAPES.items():
+            rows, columns = (inner if size == _INNER else size for size in shape)
             weights[f"{prefix}{name}.weight"] = matrix(rows, columns, 1.5 * columns**-0.5)
         for name in ("input_layernorm", "post_attention_layernorm"):
             weights[f"{prefix}{name}.weight"] = np.ones(_HIDDEN, np.float32)

@@ -24,9 +24,24 @@ def test_ranks_give_the_tokens_of_one(model: Path) -> None:
         assert texts(two) == expected
 
 
-def test_a_set_that_keeps_its_memory_is_told_at_the_plan(model: Path) -> None:
+def test_a_set_that_keeps_its_memory_is_told_at_the_plan(model: Path, tmp_path: Path) -> None:
+    spec = tmp_path / "spec.yaml"
+    named = f"{{source: {model}, enable_sleep_mode: true}}"
+    spec.write_text(f"api_version: appliance/v1\nkind: Deployment\nname: kept\nmodel: {named}\n")
     with pytest.raises(SpecError, match="keeps its memory"):
-        LLM(str(model), enable_sleep_mode=True, **SMALL)
+        LLM.from_spec(spec, ["hardware.kernels.kernel_set=reference"])
+
+
+def test_an_engine_of_a_cpu_sleeps_and_says_the_same(model: Path) -> None:
+    with LLM(str(model), enable_sleep_mode=True, **SMALL) as llm:
+        expected = texts(llm)
+        for level in (1, 2):
+            llm.sleep(level)
+            with pytest.raises(RuntimeError, match="the engine sleeps"):
+                texts(llm)
+            llm.wake_up(["kv_cache"])
+            llm.wake_up()
+            assert texts(llm) == expected
 
 
 def test_the_models_own_sampling_counts_without_parameters(model: Path) -> None:

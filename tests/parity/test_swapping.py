@@ -90,8 +90,8 @@ class Run:
             for output in self.scheduler.commit(plan, runner.run(plan)).get(b"", []):
                 self.answers.setdefault((output.request_id, output.index), []).append(output)
             self.scheduler.check_invariants()
-            if runner._swap is not None:
-                spoil(runner._swap)
+            if runner.swap is not None:
+                spoil(runner.swap)
             step += 1
             for request in URGENT if step == URGENT_AT else ():
                 self.scheduler.add(b"", request)

@@ -92,9 +92,9 @@ NO_JSON_BODY = {
     "/v1/load_lora_adapter": "off here; see tests/e2e/test_adapters.py",
     "/v1/unload_lora_adapter": "off here; see tests/e2e/test_adapters.py",
     "/stop_profile": "no body",
-    "/sleep": "no body, and off here; see tests/kernels/gpu/test_sleeping.py",
+    "/sleep": "no body, and off here; see tests/e2e/test_sleep.py",
     "/update_weights_from_disk": "off here; see tests/e2e/test_weight_updates.py",
-    "/wake_up": "no body, and off here; see tests/kernels/gpu/test_sleeping.py",
+    "/wake_up": "no body, and off here; see tests/e2e/test_sleep.py",
 }
 
 NO_JSON_BODY |= dict.fromkeys(

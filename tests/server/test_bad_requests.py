@@ -35,7 +35,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/detokenize": {"tokens": [5]},
 }
 OF_ADAPTERS = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")  # off here; see tests/e2e/test_adapters.py
-OF_SLEEP = ("/sleep", "/wake_up")  # off here; see tests/e2e/test_gpu_set.py
+OF_SLEEP = ("/sleep", "/wake_up")  # off here; see tests/e2e/test_sleep.py
 OF_TRACES = ("/start_profile", "/stop_profile")  # off here; see tests/server/test_profiles.py
 OF_WEIGHTS = ("/update_weights_from_disk",)  # off here; see tests/e2e/test_weight_updates.py
 OFF = (

@@ -55,7 +55,7 @@ def test_the_document_is_the_servers(fuzzed: Server) -> None:
     with fuzzed.http() as http:
         served = http.get("/openapi.json").json()
     off = {"/v1/load_lora_adapter", "/v1/unload_lora_adapter"}  # of adapters, which this model has not
-    off |= {"/sleep", "/wake_up", "/is_sleeping"}  # of sets of GPUs; see tests/e2e/test_gpu_set.py
+    off |= {"/sleep", "/wake_up", "/is_sleeping"}  # see tests/e2e/test_sleep.py
     off |= {"/start_profile", "/stop_profile"}  # where a folder is named; see tests/server/test_profiles.py
     off |= {"/update_weights_from_disk", "/get_weight_version"}  # see tests/e2e/test_weight_updates.py
     assert set(served["paths"]) == {route.path.replace(":path}", "}") for route in ROUTES} - off

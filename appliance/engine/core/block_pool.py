@@ -84,6 +84,14 @@ class BlockPool:
         self.num_touched += 1
         return block
 
+    def forget_resident(self) -> None:
+        """The memory of the blocks was given back, while none was used or cached: they are taken in order again."""
+        assert not self.num_used, "no request is open"
+        assert not self._cached, "the prefix cache was emptied"
+        self.num_touched = self._num_taken = 0
+        self._next = [*range(1, self.num_blocks + 1), 0]
+        self._previous = [self.num_blocks, *range(self.num_blocks)]
+
     def share(self, blocks: Iterable[int]) -> None:
         """Adds a reference to each block; a free one leaves the free list with its content."""
         for block in blocks:

@@ -1,7 +1,7 @@
 """Loads the draft model or the head that a plan names, beside the model."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from appliance.engine.drafting.stages import StageDrafter
 from appliance.engine.drafting.vocabulary import NO_ID, VocabularyMap
 from appliance.kernels.binding import load_kernel_set
 from appliance.kernels.interface import Executable, Lending
-from appliance.loading.model import Lent, load_head
+from appliance.loading.model import BoundHead, Lent, load_head
 from appliance.models.describe import Described, describe_head, describe_stages
 from appliance.models.draft_heads import DraftHead, head_of_files, head_of_model
 from appliance.models.draft_stages import DraftStages, StageMethod, stages_of_files
@@ -31,10 +31,11 @@ from appliance.plan.types import HEAD_METHODS, DraftMethod, DraftModelPlan, Engi
 
 @dataclass(frozen=True, slots=True)
 class LoadedDraftModel:
-    """memory_bytes: by purpose, under the names of the memory plan."""
+    """memory_bytes: by purpose, under the names of the memory plan. executables: with what opens their checkpoints."""
 
     drafter: ModelDrafter
     memory_bytes: Mapping[str, int]
+    executables: Sequence[BoundHead] = ()
 
 
 def load_draft_model(
@@ -56,9 +57,9 @@ def load_draft_model(
         return loader.head(method)
     backend = load_backend(own_plan, own_config, told)
     vocabulary = _vocabulary(draft, plan, target.vocab_size, backend.vocab_size)
-    return LoadedDraftModel(
-        DraftModel(backend.executable, own_config, vocabulary, draft.num_states), _sizes(backend.executable)
-    )
+    drafter = DraftModel(backend.executable, own_config, vocabulary, draft.num_states)
+    assert backend.read_weights is not None, "a planned model has a checkpoint"
+    return LoadedDraftModel(drafter, _sizes(backend.executable), (BoundHead(backend.executable, backend.read_weights),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +80,13 @@ class _Loader:
         else:
             head = head_of_files(planned_facts(self.own_plan), target, "eagle" if method == "eagle" else "eagle3")
         described = describe_head(head, self.own_plan.model.max_model_len)
-        executable = self._bound(head.facts, described, self.config)
+        bound = self._bound(head.facts, described, self.config)
+        executable = bound.executable
         width, num_states = target.geometry.hidden_size, max(1, len(head.keeps.layers))
         is_apart = head.form.draft.reads == "first_layer"
         shape = HeadShape(method, num_states * width, width, is_apart, self.draft.num_kept_states)
         drafter = HeadDrafter(executable, self.config, _vocabulary_of(head, target.geometry.vocab_size), shape)
-        return LoadedDraftModel(drafter, {**_sizes(executable), "draft_inputs": drafter.memory_bytes})
+        return LoadedDraftModel(drafter, {**_sizes(executable), "draft_inputs": drafter.memory_bytes}, (bound,))
 
     def stages(self, method: StageMethod) -> LoadedDraftModel:
         target = planned_facts(self.plan)
@@ -96,13 +98,13 @@ class _Loader:
         vocabulary = _vocabulary_of_stages(stages, geometry.vocab_size)
         kept = self.draft.num_kept_states
         shape = HeadShape(method, geometry.hidden_size, stages.own_width, stages.is_apart, kept)
-        drafter = StageDrafter(bound, self.config, vocabulary, shape, stages.num_tokens)
+        drafter = StageDrafter([each.executable for each in bound], self.config, vocabulary, shape, stages.num_tokens)
         sizes = Counter({"draft_inputs": drafter.memory_bytes})
-        for executable in bound:
-            sizes.update(_sizes(executable))
-        return LoadedDraftModel(drafter, sizes)
+        for each in bound:
+            sizes.update(_sizes(each.executable))
+        return LoadedDraftModel(drafter, sizes, bound)
 
-    def _bound(self, facts: ModelFacts, described: Described, config: SchedulerConfig) -> Executable:
+    def _bound(self, facts: ModelFacts, described: Described, config: SchedulerConfig) -> BoundHead:
         kernel_set, folder = load_kernel_set(self.plan.kernels.kernel_set), cache_dir() / PACKED_FOLDER
         execution = execution_of(self.own_plan, config)
 

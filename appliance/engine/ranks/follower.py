@@ -33,18 +33,23 @@ from appliance.engine.ranks.messages import (
     RankCalled,
     RankEnded,
     RankMoved,
+    RankSlept,
     RunArrays,
     RunStep,
+    Sleep,
     TimeOperators,
     ToRank,
+    WakeUp,
 )
 from appliance.engine.ranks.share import Share
 from appliance.engine.ranks.stage_links import FollowerLink
 from appliance.engine.ranks.stage_share import StageShare
 from appliance.engine.ranks.step_memory import StepMemory
 from appliance.engine.ranks.step_messages import step_of
+from appliance.engine.sleep import Sleeper, SleepingExecutable
+from appliance.engine.sleep_messages import SleepTag
 from appliance.engine.swap_memory import SwapMemory
-from appliance.kernels.errors import StepError
+from appliance.kernels.errors import ExecutableError, StepError
 from appliance.kernels.interface import Graphed, Lazy, Profiled, Screened, StepInputs
 from appliance.kernels.linked_ranks import LinkedRanks
 from appliance.kernels.ranks import RankError
@@ -63,8 +68,9 @@ class Follower:
         swap: SwapMemory | None,
         say: Callable[[FromRank], None],
         extension: Extension | None = None,
+        sleeper: Sleeper | None = None,
     ) -> None:
-        self._extension = extension
+        self._extension, self._sleeper = extension, sleeper
         self._own, self._executable, self._share, self._swap, self._say = own, own.executable, share, swap, say
 
     def handle(self, message: ToRank) -> bool:
@@ -94,6 +100,11 @@ class Follower:
                 self._say(RankMoved(sorted(self._swap.move(stores, loads).unloaded)))
             case CallExtension(call) if self._extension is not None:
                 self._say(RankCalled(self._extension.call(call)))
+            case Sleep(level) if self._sleeper is not None:
+                self._sleeper.sleep(level)
+                self._say(RankSlept())
+            case WakeUp(part) if self._sleeper is not None:
+                self._say(RankSlept(_failure(self._sleeper, part)))
             case Close():
                 return False
         return True
@@ -105,6 +116,17 @@ class Follower:
             if self._share.stage is not None and self._share.stage.number > 0:
                 raise  # no later stage hears of a step that the first one refuses
             self._share.ranks.meet()  # the leader refuses it too, and waits before it tells of another
+
+
+def _failure(sleeper: Sleeper, part: SleepTag) -> str | None:
+    """Wakes a part. Returns why that could not be; None if it is awake."""
+    try:
+        sleeper.wake(part)
+    except RankError:
+        raise
+    except ExecutableError as error:
+        return str(error)
+    return None
 
 
 class Link:
@@ -174,7 +196,12 @@ def _serve(link: Link, first: Load) -> None:
     places = (config.num_swap_places, config.num_state_places)
     swap = SwapMemory(loaded.executable, *places) if config.num_swap_places else None
     own = StageShare(loaded.executable, share, loaded.stage, loaded.parts, loaded.experts)
-    follower = Follower(own, share, swap, link.say, load_extension(first.plan, loaded.executable, first.rank))
+    extension = load_extension(first.plan, loaded.executable, first.rank)
+    sleeper = None
+    if first.plan.model.sleep_mode:
+        assert loaded.read_weights is not None, "a planned model has a checkpoint"
+        sleeper = SleepingExecutable(loaded.executable, loaded.read_weights, loaded.experts, swap)
+    follower = Follower(own, share, swap, link.say, extension, sleeper)
     few_logits = loaded.executable.few_logits if isinstance(loaded.executable, Screened) else None
     link.say(Loaded(dict(loaded.executable.memory_bytes), few_logits))
     while follower.handle(link.hear()):

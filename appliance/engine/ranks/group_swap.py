@@ -31,6 +31,10 @@ class GroupSwap:
         """What the leader has; the others have as much, but for an uneven share."""
         return self._own.size_bytes
 
+    def release(self) -> None:
+        """Gives back what the leader has; the others do so when they sleep."""
+        self._own.release()
+
     def move(self, stores: Iterable[BlockMove], loads: Iterable[BlockMove]) -> Moved:
         """Moves on all ranks at once. A row is unloaded if it is on one of them. Raises RankFailedError."""
         stores, loads = list(stores), list(loads)

@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 
 from appliance.engine.extension_messages import ExtensionAnswer, ExtensionCall
+from appliance.engine.sleep_messages import SleepLevel, SleepTag
 from appliance.engine.step import BlockMove
 from appliance.kernels.interface import FewLogits, WeightChange
 from appliance.plan.types import EnginePlan
@@ -119,6 +120,18 @@ class CallExtension(msgspec.Struct, frozen=True, tag=True):
     call: ExtensionCall
 
 
+class Sleep(msgspec.Struct, frozen=True, tag=True):
+    """Give memory back. It is answered by RankSlept, as is WakeUp."""
+
+    level: SleepLevel
+
+
+class WakeUp(msgspec.Struct, frozen=True, tag=True):
+    """Take the memory of a part again."""
+
+    part: SleepTag
+
+
 class Close(msgspec.Struct, frozen=True, tag=True):
     """End."""
 
@@ -136,6 +149,8 @@ ToRank = (
     | MoveExperts
     | Move
     | CallExtension
+    | Sleep
+    | WakeUp
     | Close
 )
 
@@ -174,6 +189,12 @@ class RankCalled(msgspec.Struct, frozen=True, tag=True):
     answer: ExtensionAnswer
 
 
+class RankSlept(msgspec.Struct, frozen=True, tag=True):
+    """Memory was given back, or taken. error: why it could not be taken: the rank sleeps on."""
+
+    error: str | None = None
+
+
 class RankEnded(msgspec.Struct, frozen=True, tag=True):
     """The rank ends. is_lasting: a new start would fail alike. blames_other: since another rank is gone or late."""
 
@@ -198,7 +219,7 @@ class HandedBack(msgspec.Struct, frozen=True, tag=True):
     kept: Array | None = None
 
 
-FromRank = Loading | Loaded | Beat | HandedOn | HandedBack | RankMoved | RankCalled | RankEnded
+FromRank = Loading | Loaded | Beat | HandedOn | HandedBack | RankMoved | RankCalled | RankSlept | RankEnded
 
 TO_RANK = msgspec.msgpack.Decoder(ToRank)
 FROM_RANK = msgspec.msgpack.Decoder(FromRank)

@@ -1,5 +1,6 @@
 """Another rank as its leader sees it: a connection, how far it is, and how it ended."""
 
+import math
 import os
 import threading
 import time
@@ -22,6 +23,7 @@ from appliance.engine.ranks.messages import (
     RankCalled,
     RankEnded,
     RankMoved,
+    RankSlept,
 )
 from appliance.engine.ranks.turns import LoadingTurns
 
@@ -51,12 +53,13 @@ class RankProcess:
         self._turns, self._has_turn = turns, False
         self._answers = threading.Condition()
         self._loaded: Loaded | None = None
-        self._answered: deque[RankMoved | RankCalled] = deque()  # in the order in which it was asked
+        self._answered: deque[RankMoved | RankCalled | RankSlept] = deque()  # in the order in which it was asked
         self._error: RankEnded | None = None
         self._progress = Loading(handle.phase, 0, 0)
         self._beat = Beat(0, 0)
         self._beat_at = time.monotonic()  # when it was there; when it was seen to go on
         self._moved_at = self._beat_at
+        self.is_given_time = False  # it does what may take long, and has to show only that it is there
         threading.Thread(target=self._attend, args=(first,), name=f"rank {self.rank}", daemon=True).start()
 
     def send(self, encoded: bytes) -> None:
@@ -93,7 +96,7 @@ class RankProcess:
         """It can run steps."""
         return self._loaded is not None
 
-    def wait_answer(self, timeout_s: float) -> RankMoved | RankCalled | None:
+    def wait_answer(self, timeout_s: float) -> RankMoved | RankCalled | RankSlept | None:
         """Waits until the rank has done what it was asked to; returns None if it ended, or is late."""
         deadline = time.monotonic() + timeout_s
         with self._answers:
@@ -101,7 +104,7 @@ class RankProcess:
                 left = deadline - time.monotonic()
                 if self._reason is not None or left <= 0:
                     return None
-                self._answers.wait(left)
+                self._answers.wait(None if left == math.inf else left)
             return self._answered.popleft()
 
     @property
@@ -123,7 +126,7 @@ class RankProcess:
         """Returns since when a rank that beats did not, or since when it has told of no progress."""
         if self._loaded is None:
             return now - self._beat_at if self._connection is not None else 0.0
-        idle = self._beat.num_handled >= self._num_sent
+        idle = self.is_given_time or self._beat.num_handled >= self._num_sent
         return now - (self._beat_at if idle else min(self._beat_at, self._moved_at))
 
     def lost(self, reason: str) -> None:
@@ -196,7 +199,7 @@ class RankProcess:
                     self._beat_at = time.monotonic()
                     if answer != self._beat:
                         self._beat, self._moved_at = answer, self._beat_at
-                case RankMoved() | RankCalled():
+                case RankMoved() | RankCalled() | RankSlept():
                     self._answered.append(answer)
                 case RankEnded():
                     self._error = answer

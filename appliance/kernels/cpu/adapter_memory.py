@@ -47,7 +47,7 @@ class AdapterMemory:
         """Returns the addresses of the widths of the next operator's first place and of its table, in the program's
         order."""
         assert self._operators[self._next] is operator, "operators are encoded in order"
-        index, self._next = self._next, self._next + 1
+        index, self._next = self._next, (self._next + 1) % len(self._operators)  # a program may be made anew
         return int(self._widths[index].ctypes.data), ctypes.addressof(self._tables[index])
 
     def put(self, slot: int, changes: Mapping[str, WeightChange]) -> None:

@@ -38,6 +38,11 @@ class Addresses:
             return self.shared, self.shared_offsets[slot.index]
         return self.arena, self.offsets[slot.index]
 
+    @property
+    def memories(self) -> tuple[MappedMemory, ...]:
+        """The memory of all buffers. A step needs nothing of what the one before left there."""
+        return (self.arena,) if self.shared is None else (self.arena, self.shared)
+
     def matrix(self, name: str) -> int:
         return self.weights.matrix(name)
 

@@ -15,11 +15,12 @@ from appliance.kernels.cpu.kv_memory import KvMemory
 from appliance.kernels.cpu.library import Library, load_level
 from appliance.kernels.cpu.locking import lock_memory
 from appliance.kernels.cpu.memory import MappedMemory
-from appliance.kernels.cpu.operator_structs import Operator
+from appliance.kernels.cpu.native_programs import NativePrograms, Places
 from appliance.kernels.cpu.pinning import bind_workers, place_caller
-from appliance.kernels.cpu.records import encode
+from appliance.kernels.cpu.pools import create_pool
 from appliance.kernels.cpu.sampler import NativeSampler
-from appliance.kernels.cpu.screen import FEW_LOGITS, create_screen
+from appliance.kernels.cpu.screen import FEW_LOGITS
+from appliance.kernels.cpu.sleeping import as_executable_error, release_all
 from appliance.kernels.cpu.staged_weights import PackedBeside, StagedPack
 from appliance.kernels.cpu.state_memory import StateMemory
 from appliance.kernels.cpu.step import NativeStep
@@ -38,8 +39,6 @@ from appliance.kernels.sampling import SampledBatch, SamplingBatch
 from appliance.layers.adapters import plain_positions
 from appliance.program import operators as ops
 from appliance.program.arena import plan_arena, plan_shared_arena
-from appliance.program.fusion import gates_of_linears, inputs_of_linears
-from appliance.program.head import screened_head
 from appliance.program.roofline import program_work
 from appliance.program.slots import Extent, Slot
 from appliance.program.work import Forms, OperatorWork
@@ -118,11 +117,12 @@ class CpuExecutable:
         self._adapters = None if adapted is None else AdapterMemory(adapted, limits.max_loras, numerics.lora_dtype)
         # Slots live longer beside places for adapters, so where they lie then suits the program without them as well.
         self._at = _place(adapted or program, execution, self._weights, self._adapters)
-        self._programs = (program,) if adapted is None else (program, adapted)
-        self._placement = placement
-        self._native = resources.enter_context(contextlib.ExitStack())  # of the screen and the programs
+        places = Places(self._at, self._kv_cache, self._states)
+        programs = (program,) if adapted is None else (program, adapted)
+        self._native = NativePrograms(library, self._pool, programs, places, self._native_limits, placement)
+        resources.callback(self._native.close)
         self._borrowers: weakref.WeakSet[CpuExecutable] = weakref.WeakSet()
-        self._create_native()
+        self._native.create()
         shape = (limits.max_num_sampled, program.logits.width)
         memory, start = self._at.place(program.logits)
         self._logits = memory.floats(start, shape[0] * shape[1]).reshape(shape)
@@ -131,26 +131,19 @@ class CpuExecutable:
         self._keeps_sampled = program.kept is not None and program.kept.extent is Extent.SAMPLED
         self._num_kept = 0
         self._step = NativeStep()
-        if placement.lock_memory:
-            memories = (self._kv_cache.memory, self._states.memory)
-            caches = [(each.address, each.size_bytes) for each in memories]
-            lock_memory([*self._weights.ranges(), *caches], resources)
+        self._is_locked = placement.lock_memory
+        self._locks = {part: resources.enter_context(contextlib.ExitStack()) for part in ("weights", "caches")}
+        self._asleep: frozenset[str] = frozenset()  # of these parts
+        for part in self._locks:
+            self._lock(part)
 
-    def _create_native(self) -> None:
-        """Creates the screen of the head as it is now, and the native programs, in place of those before."""
-        self._native.close()
-        program, library = self._operators, self._library
-        self._screen = None
-        if self._placement.screen_logits and screened_head(program) is not None:
-            pool = create_pool(library, self._native, self._num_threads)  # whose memory ends with the screen
-            bind_workers(library, pool, self._placement)  # which touch that memory first
-            self._screen = create_screen(library, pool, self._native, program, self._weights)
-        handles = [self._create_program(each, self._native_limits, self._native) for each in self._programs]
-        self._program, self._adapted = handles[0], handles[-1]
-        library.functions.appl_program_share_workspace(self._program, self._adapted)
-        if not self._placement.share_prefixes:
-            for each in (self._program, self._adapted):
-                library.disable_cascade(each)
+    def _lock(self, part: str) -> None:
+        """Locks the memory of a part, where the plan says so. Raises BindError."""
+        if not self._is_locked:
+            return
+        memories = (self._kv_cache.memory, self._states.memory)
+        caches = [(each.address, each.size_bytes) for each in memories]
+        lock_memory(self._weights.ranges() if part == "weights" else caches, self._locks[part])
 
     def _rows_of(self, slot: Slot | None, limits: ExecutionLimits) -> np.ndarray | None:
         """Returns the memory of a slot, as f32 [most rows, width]."""
@@ -184,10 +177,38 @@ class CpuExecutable:
         self.cancel()
         self._weights.put(packed)
         for each in (self, *self._borrowers):
-            if each._screen is not None:
+            if each._native.screen is not None:
                 each.cancel()
                 each._create_native()
-                each.time_operators(each._operator_seconds)
+
+    def _create_native(self) -> None:
+        self._native.create()
+        self.time_operators(self._operator_seconds)
+
+    def sleep(self, *, keep_weights: bool) -> None:
+        self.cancel()
+        for each in self._locks.values():
+            each.close()
+        self._asleep = frozenset(self._locks)
+        self._native.close()
+        self._weights.give_back(keep=keep_weights)
+        release_all((self._kv_cache.memory, self._states.memory, *self._at.memories))
+
+    def wake_weights(self, weights: Mapping[str, CanonicalWeight] | None) -> None:
+        if "weights" not in self._asleep:
+            return
+        with as_executable_error():
+            self._weights.take_back(weights, self._num_threads)
+            self._lock("weights")
+            self._create_native()
+        self._asleep -= {"weights"}
+
+    def wake_caches(self) -> None:
+        if "caches" not in self._asleep:
+            return
+        with as_executable_error():
+            self._lock("caches")
+        self._asleep -= {"caches"}
 
     def own(self, resources: contextlib.ExitStack) -> None:
         """Takes over the allocated resources; they are freed by `close`, or with this object."""
@@ -200,7 +221,7 @@ class CpuExecutable:
 
     @property
     def few_logits(self) -> FewLogits | None:
-        return None if self._screen is None else FEW_LOGITS
+        return None if self._native.screen is None else FEW_LOGITS
 
     def run(self, inputs: StepInputs) -> HostLogits:
         if inputs.revision == self._started:
@@ -261,7 +282,7 @@ class CpuExecutable:
         """Copies blocks (source, destination). Raises StepError for a block number out of range."""
         self.cancel()
         array = np.array(pairs, np.int32).reshape(-1, 2)
-        status = self._library.functions.appl_program_copy_blocks(self._program, array.ctypes.data, len(array))
+        status = self._library.functions.appl_program_copy_blocks(self._native.plain, array.ctypes.data, len(array))
         if status != 0:
             raise self._library.step_error(status)
 
@@ -287,30 +308,26 @@ class CpuExecutable:
         return self._adapters
 
     def _program_of(self, inputs: StepInputs) -> ctypes.c_void_p:
-        return self._program if inputs.adapters is None else self._adapted
+        return self._native.plain if inputs.adapters is None else self._native.adapted
 
     def prefault(self, block: int) -> None:
         self._kv_cache.prefault(block)
 
     def time_operators(self, seconds: np.ndarray | None) -> None:
         self._operator_seconds = seconds  # kept alive: the program writes to it
-        timed = {self._program.value: seconds}
-        if self._adapters is not None:
-            timed[self._adapted.value] = None if seconds is None else self._adapted_seconds
-        for program, own in timed.items():
-            self._library.functions.appl_program_time_operators(program, None if own is None else own.ctypes.data)
+        self._native.time_operators(seconds, None if seconds is None else self._adapted_seconds)
 
     def operator_work(self) -> tuple[OperatorWork, ...]:
         forms = Forms(self._weights.size_of, self._numerics.kv_dtype, self._numerics.quantize_activations)
-        return program_work(self._operators, forms, None if self._screen is None else self._screen.facts)
+        return program_work(self._operators, forms, None if self._native.screen is None else self._native.screen.facts)
 
     @property
     def shared_keys(self) -> int:
-        return int(self._library.functions.appl_program_shared_keys(self._program))
+        return self._native.shared_keys
 
     @property
     def memory_bytes(self) -> Mapping[str, int]:
-        screen = {} if self._screen is None else {"logit_screen": self._screen.size_bytes}
+        screen = {} if self._native.screen is None else {"logit_screen": self._native.screen.size_bytes}
         return {
             "weights": self._weights.size_bytes,
             **screen,
@@ -318,35 +335,13 @@ class CpuExecutable:
             **({"states": self._states.size_bytes} if self._operators.states else {}),
             **({} if self._adapters is None else {"adapters": self._adapters.size_bytes}),
             "activations": self._at.arena.size_bytes,
-            "workspace": int(self._library.functions.appl_program_workspace_bytes(self._program)),
+            "workspace": self._native.workspace_bytes,
         }
 
     def close(self) -> None:
         self.cancel()
         self._finalizer()
         self._run = _closed
-
-    def _create_program(
-        self, program: ops.StepProgram, limits: abi.Limits, resources: contextlib.ExitStack
-    ) -> ctypes.c_void_p:
-        records = (Operator * len(program.operators))(*(encode(op, self._at) for op in program.operators))
-        for position in gates_of_linears(program):
-            records[position].arguments.gated.from_linear = True
-        for position in inputs_of_linears(program):
-            is_gated = isinstance(program.operators[position], ops.GatedActivation)
-            arguments = records[position].arguments
-            (arguments.gated if is_gated else arguments.norm).for_linear = True
-        if self._screen is not None and (head := screened_head(program)) is not None:
-            linear = records[head.position].arguments.linear
-            linear.screen, linear.first_token = self._screen.handle, head.first_token
-        handle = ctypes.c_void_p()
-        functions, caches, states = self._library.functions, self._kv_cache.caches, self._states.states
-        status = functions.appl_program_create(
-            *(self._pool, records, len(records), caches, len(caches), states, len(states)), limits, ctypes.byref(handle)
-        )
-        self._library.check(status, "the program cannot be bound")
-        resources.callback(functions.appl_program_destroy, handle)
-        return handle
 
 
 def _place(
@@ -364,13 +359,6 @@ def _place(
     shared = plan_shared_arena(program, rows)
     memory = MappedMemory(shared.size_bytes, ranks.memory.map(ranks.arena_offset, pages(shared.size_bytes)))
     return replace(addresses, shared=memory, shared_offsets=shared.offsets)
-
-
-def create_pool(library: Library, resources: contextlib.ExitStack, num_threads: int) -> ctypes.c_void_p:
-    pool = ctypes.c_void_p()
-    library.check(library.functions.appl_pool_create(num_threads, ctypes.byref(pool)), "the thread pool")
-    resources.callback(library.functions.appl_pool_destroy, pool)
-    return pool
 
 
 def _native_limits(limits: ExecutionLimits, numerics: Numerics) -> abi.Limits:

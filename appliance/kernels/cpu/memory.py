@@ -1,4 +1,4 @@
-"""Lazily mapped memory, and the strides of arrays."""
+"""Lazily mapped memory, what the system is told of it, and the strides of arrays."""
 
 import contextlib
 import ctypes
@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-MADV_POPULATE_WRITE = 23  # linux/mman.h, since Linux 5.14; the mmap module does not name it
+# linux/mman.h, since Linux 5.14; the mmap module does not name them
+MADV_POPULATE_READ, MADV_POPULATE_WRITE = 22, 23
 
 
 class MappedMemory:
@@ -16,6 +17,7 @@ class MappedMemory:
     def __init__(self, size_bytes: int, mapped: mmap.mmap | None = None) -> None:
         """Maps the memory, or takes over what is `mapped`. Raises OSError if the system refuses it."""
         self.size_bytes = -(-max(size_bytes, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._is_shared = mapped is not None
         self._map = mapped or mmap.mmap(-1, self.size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
 
@@ -30,7 +32,8 @@ class MappedMemory:
         first = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
         size = (offset + size_bytes) // mmap.PAGESIZE * mmap.PAGESIZE - first
         if size > 0:
-            self._map.madvise(mmap.MADV_DONTNEED, first, size)
+            # Memory that others map as well is gone only when it is gone for all of them.
+            advise(self.address + first, size, mmap.MADV_REMOVE if self._is_shared else mmap.MADV_DONTNEED)
 
     def floats(self, offset: int, count: int) -> np.ndarray:
         """Returns a view of `count` f32 numbers that keeps the mapping alive."""
@@ -39,6 +42,13 @@ class MappedMemory:
     def numbers(self, offset: int, count: int, dtype: np.dtype[Any]) -> np.ndarray:
         """Returns a view of `count` numbers of any type that keeps the mapping alive."""
         return np.frombuffer(self._map, dtype, count, offset)
+
+
+def advise(address: int, size_bytes: int, advice: int) -> None:
+    """Advises the system of whole pages (madvise(2)), while other threads run. Raises OSError if it refuses."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(size_bytes), advice) != 0:
+        raise OSError(ctypes.get_errno(), "the system does not take the advice for memory")
 
 
 def row_stride(array: np.ndarray) -> int:

@@ -20,6 +20,7 @@ import numpy as np
 from appliance.base.errors import ApplianceError
 from appliance.kernels.cpu import abi
 from appliance.kernels.cpu.library import Library
+from appliance.kernels.cpu.memory import MADV_POPULATE_READ, advise
 
 FORMAT_VERSION = 1
 _MAGIC = b"APPLPACK"
@@ -92,6 +93,17 @@ class PackedFile:
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.mprotect(ctypes.c_void_p(self._bytes.ctypes.data), len(self._map), mmap.PROT_READ | mmap.PROT_WRITE):
             raise OSError(ctypes.get_errno(), "the mapped weights cannot be made writable")
+
+    def forget(self) -> None:
+        """Takes no memory for the mapping until it is read again. What was written to it is lost."""
+        advise(int(self._bytes.ctypes.data), len(self._map), mmap.MADV_DONTNEED)
+
+    def populate(self) -> None:
+        """Reads what is not in memory of the mapping, and waits for it; an older system only begins to."""
+        try:
+            advise(int(self._bytes.ctypes.data), len(self._map), MADV_POPULATE_READ)
+        except OSError:
+            self._map.madvise(mmap.MADV_WILLNEED)
 
     def close(self) -> None:
         """Unmaps the file. Nothing of it may be in use any more."""

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 
@@ -50,7 +51,15 @@ class _Target:
 class Packer:
     """Packs matrices into a pool's memory. `vectors` and `matrices` hold the finished weights."""
 
-    def __init__(self, library: Library, pool: ctypes.c_void_p, matrices: frozenset[str]) -> None:
+    def __init__(
+        self,
+        library: Library,
+        pool: ctypes.c_void_p,
+        matrices: frozenset[str],
+        into: Mapping[str, ctypes.c_void_p] = MappingProxyType({}),
+    ) -> None:
+        """into: packed matrices that are filled again, by name; memory is taken for the others."""
+        self._into = into
         self.matrices: dict[str, ctypes.c_void_p] = {}
         self.vectors: dict[str, np.ndarray] = {}
         self.created: list[ctypes.c_void_p] = []  # all handles to destroy, also after an error
@@ -62,7 +71,7 @@ class Packer:
 
     def pack(self, weights: Mapping[str, CanonicalWeight], names: Sequence[str], num_threads: int) -> None:
         """Reads and packs each weight of `names` in order, its pieces on several threads. Raises BindError."""
-        targets = [_Target(name) for name in names]
+        targets = [_Target(name, self._into.get(name)) for name in names]
         pieces = (piece for target in targets for piece in self._pieces(weights, target))
         with ThreadPoolExecutor(num_threads, thread_name_prefix="pack") as workers:
             pending: set[Future[None]] = set()
@@ -77,6 +86,8 @@ class Packer:
                 workers.shutdown(cancel_futures=True)
         for target in targets:
             if target.needs_offsets:
+                if target.name in self._into:
+                    raise BindError(f"weight {target.name!r} has offsets now, and had none when it was packed")
                 self._pack_with_offsets(weights, target)
             if target.handle is not None:
                 self.matrices[target.name] = target.handle

@@ -3,8 +3,7 @@
 import contextlib
 import ctypes
 import time
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Mapping
 
 import msgspec
 import numpy as np
@@ -17,6 +16,7 @@ from appliance.kernels.cpu.library import Library
 from appliance.kernels.cpu.packed_file import PackedBytes, PackedFile, PackedFileError, form_fields
 from appliance.kernels.cpu.packed_keeper import PackedKeeper
 from appliance.kernels.cpu.packing import Packer, as_floats, matrix_of
+from appliance.kernels.cpu.sleeping import KeptWeights, Move, PutAway, give_back, move_all, pieces
 from appliance.kernels.cpu.staged_weights import PackedBeside, check_form, copy_matrix
 from appliance.kernels.errors import BindError, ExecutableError
 from appliance.kernels.layout import CanonicalWeight
@@ -26,7 +26,6 @@ from appliance.program.operators import StepProgram
 from appliance.program.work import WeightSize
 
 _log = logger("kernels")
-_MOVE = 8 << 20  # bytes that one thread copies at a time
 
 
 class BoundWeights:
@@ -44,8 +43,10 @@ class BoundWeights:
         self._lender: BoundWeights | None = None
         self._vectors: dict[str, np.ndarray] = {}
         self._file: PackedFile | None = None  # keeps the mapping of adopted weights
-        self._replaced: set[str] = set()  # whose pages of that mapping are this process's own
+        self._replaced: set[str] = set()  # that are not as the file holds them: pages of these are this process's own
         self._keeper: PackedKeeper | None = None  # writes the weights as they were packed
+        self._kept: KeptWeights | None = None  # where they are kept, if they are
+        self._put_away: PutAway | None = None
 
     def borrow(self, lender: "BoundWeights", names: Mapping[str, str]) -> None:
         """Takes matrices of another program, by names that they have here and there; they are not loaded. They have to
@@ -72,6 +73,7 @@ class BoundWeights:
         started = time.monotonic()
         functions = self._library.functions
         key = cache.key(functions.appl_level().decode(), int(functions.appl_packed_version()))
+        self._kept = KeptWeights(cache, key)
         reason = self._adopt(cache, key, wanted, num_threads)
         if reason is not None:
             self._pack(weights, wanted, num_threads)
@@ -116,6 +118,7 @@ class BoundWeights:
 
     def write_rows(self, name: str, start: int, rows: CanonicalWeight) -> None:
         """Replaces rows of a packed matrix, or numbers of a vector. Raises BindError for rows of another form."""
+        self._replaced.add(name)
         if name in self._vectors:
             values = as_floats(name, rows).ravel()
             self._vectors[name].reshape(-1)[start : start + values.size] = values
@@ -160,10 +163,50 @@ class BoundWeights:
             self._keeper = None
         if self._file is not None:
             self._file.make_private()
-            self._replaced.update(packed.matrices, packed.vectors)
+        self._replaced.update(packed.matrices, packed.vectors)
         for name, handle in packed.matrices.items():
             copy_matrix(self._library, name, self._matrices[name], handle)
         for name, vector in packed.vectors.items():
+            ctypes.memmove(self._vectors[name].ctypes.data, vector.ctypes.data, vector.nbytes)
+
+    def give_back(self, *, keep: bool) -> None:
+        """Gives the memory of weights back, whose addresses stay. What the kept file holds comes from there again; of
+        the others those go that are not to be kept. No step runs until they were taken back."""
+        if self._keeper is not None:
+            self._keeper.join()  # it reads them, and they may come back from what it writes
+        own = self._packed()
+        file = self._file
+        if file is None and self._kept is not None:
+            file = self._kept.open(own, self._library, self._pool)
+        held = [each for each in own if file is not None and each.name not in self._replaced]
+        lost = [] if keep else [each for each in own if file is None or each.name in self._replaced]
+        self._put_away = PutAway(tuple(held), tuple(lost), file, is_mapped=self._file is not None)
+        give_back((*held, *lost))
+
+    def take_back(self, weights: Mapping[str, CanonicalWeight] | None, num_threads: int) -> None:
+        """Brings weights back to where they were. weights: as they were loaded, for those that were not kept. Raises
+        ExecutableError without the memory, BindError for a weight of another form; then it can be tried again."""
+        away = self._put_away
+        if away is None:
+            return
+        away.check_room()
+        if away.is_mapped and away.file is not None:
+            away.file.populate()
+        move_all(away.moves(), num_threads)
+        if away.lost:
+            assert weights is not None, "weights that were not kept are read again"
+            self._fill({each.name for each in away.lost}, weights, num_threads)
+        if away.file is not None and not away.is_mapped:
+            away.file.close()
+        self._put_away = None
+
+    def _fill(self, names: Collection[str], weights: Mapping[str, CanonicalWeight], num_threads: int) -> None:
+        """Packs weights into the memory that they have."""
+        packer = Packer(self._library, self._pool, self._matrix_names, self._matrices)
+        packer.pack(weights, [name for name in weights if name in names], num_threads)
+        for name, vector in packer.vectors.items():
+            if vector.shape != self._vectors[name].shape:
+                raise BindError(f"weight {name!r} is {vector.shape} now, and was {self._vectors[name].shape}")
             ctypes.memmove(self._vectors[name].ctypes.data, vector.ctypes.data, vector.nbytes)
 
     def _size(self, name: str) -> int:
@@ -222,7 +265,7 @@ class BoundWeights:
     def _copy(self, file: PackedFile, num_threads: int) -> None:
         """Copies the weights from the mapping into the pool's memory, and closes the mapping."""
         functions = self._library.functions
-        moves: list[tuple[int, int, int]] = []
+        moves: list[Move] = []
         for name, mapped in self._matrices.items():
             form, handle = abi.PackedForm(), ctypes.c_void_p()
             functions.appl_weight_form(mapped, ctypes.byref(form))
@@ -230,10 +273,9 @@ class BoundWeights:
             self._library.check(status, f"weight {name!r}")
             self._own(handle)
             self._matrices[name] = handle
-            to, at, size = functions.appl_weight_panels(handle), functions.appl_weight_panels(mapped), int(form.bytes)
-            moves += [(to + start, at + start, min(_MOVE, size - start)) for start in range(0, size, _MOVE)]
-        with ThreadPoolExecutor(num_threads, thread_name_prefix="copy") as movers:
-            list(movers.map(lambda move: ctypes.memmove(*move), moves))
+            to, at = functions.appl_weight_panels(handle), functions.appl_weight_panels(mapped)
+            moves += pieces(to, at, int(form.bytes))
+        move_all(moves, num_threads)
         self._vectors = {name: vector.copy() for name, vector in self._vectors.items()}
         self._file = None
         file.close()

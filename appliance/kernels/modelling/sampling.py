@@ -6,8 +6,8 @@ import weakref
 from collections.abc import Callable
 
 from appliance.catalog.kernel_sets import KERNEL_SETS
-from appliance.kernels.cpu.kernel_set import create_pool
 from appliance.kernels.cpu.library import Library, load_level
+from appliance.kernels.cpu.pools import create_pool
 from appliance.kernels.cpu.sampler import NativeSampler
 from appliance.kernels.errors import KernelSetError
 from appliance.kernels.logits import HostLogits

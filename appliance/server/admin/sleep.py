@@ -1,6 +1,10 @@
-"""POST /sleep, POST /wake_up, GET /is_sleeping: vLLM's routes, served where model.enable_sleep_mode is true."""
+"""POST /sleep, POST /wake_up, GET /is_sleeping: vLLM's routes, served where model.enable_sleep_mode is true.
+
+Of several replicas, engine=1 names one, and may be given several times; without it all are meant.
+"""
 
 import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from typing import cast
 
 import msgspec
@@ -12,6 +16,7 @@ from appliance.engine.messages import EngineStats
 from appliance.engine.sleep_messages import SLEEP_TAGS, SleepLevel, SleepStats, SleepTag
 from appliance.requests.errors import ApiError
 from appliance.server.state import ServerState
+from appliance.service.client import EngineClient
 
 
 async def sleep(state: ServerState, request: Request) -> Response:
@@ -23,7 +28,7 @@ async def sleep(state: ServerState, request: Request) -> Response:
     if mode != "abort":
         raise ApiError(400, f"mode has to be abort, not {mode!r}", param="mode")
     chosen: SleepLevel = 1 if level == "1" else 2
-    return _answer([_stats(each) for each in await asyncio.gather(*(e.sleep(chosen) for e in state.client.engines))])
+    return await _answer(state, request, lambda engine: engine.sleep(chosen))
 
 
 async def wake_up(state: ServerState, request: Request) -> Response:
@@ -32,27 +37,49 @@ async def wake_up(state: ServerState, request: Request) -> Response:
     if unknown := [tag for tag in tags if tag not in SLEEP_TAGS]:
         raise ApiError(400, f"tags are {' and '.join(SLEEP_TAGS)}, not {unknown[0]!r}", param="tags")
     wanted = cast(tuple[SleepTag, ...], tuple(tags))
-    return _answer([_stats(each) for each in await asyncio.gather(*(e.wake_up(wanted) for e in state.client.engines))])
+    return await _answer(state, request, lambda engine: engine.wake_up(wanted))
 
 
 async def is_sleeping(state: ServerState, request: Request) -> Response:
     """Answers true until every part is back, with the level and the seconds of the last sleep and of waking."""
-    answers = await asyncio.gather(*(each.call("stats") for each in state.client.engines))
-    stats = [msgspec.msgpack.decode(each, type=EngineStats).sleep for each in answers]
-    return _answer([SleepStats() if each is None else each for each in stats])
+    return await _answer(state, request, _stats)
 
 
-def _stats(answer: msgspec.Raw) -> SleepStats:
-    return msgspec.msgpack.decode(answer, type=SleepStats)
+async def _stats(engine: EngineClient) -> msgspec.Raw:
+    stats = msgspec.msgpack.decode(await engine.call("stats"), type=EngineStats).sleep
+    return msgspec.Raw(msgspec.msgpack.encode(SleepStats() if stats is None else stats))
 
 
-def _answer(engines: list[SleepStats]) -> Response:
-    """Of several replicas, those parts sleep that sleep in any, and seconds are those of the slowest."""
-    stats = SleepStats(
-        asleep=tuple(tag for tag in SLEEP_TAGS if any(tag in each.asleep for each in engines)),
-        level=max(each.level for each in engines),
-        sleep_s=max(each.sleep_s for each in engines),
-        wake_s=max(each.wake_s for each in engines),
+async def _answer(
+    state: ServerState, request: Request, ask: Callable[[EngineClient], Awaitable[msgspec.Raw]]
+) -> Response:
+    """Asks the engines that are meant. Those parts sleep that sleep in any, and seconds are those of the slowest."""
+    engines = _meant(state, request)
+    told = await asyncio.gather(*map(ask, engines.values()))
+    found = {number: msgspec.msgpack.decode(each, type=SleepStats) for number, each in zip(engines, told, strict=True)}
+    body: dict[str, object] = _body(
+        SleepStats(
+            asleep=tuple(tag for tag in SLEEP_TAGS if any(tag in each.asleep for each in found.values())),
+            level=max(each.level for each in found.values()),
+            sleep_s=max(each.sleep_s for each in found.values()),
+            wake_s=max(each.wake_s for each in found.values()),
+        )
     )
-    body = {"is_sleeping": bool(stats.asleep), **msgspec.to_builtins(stats)}
+    if state.plan.parallel.replicas > 1:
+        body["engines"] = {str(number): _body(each) for number, each in found.items()}
     return Response(orjson.dumps(body), media_type="application/json")
+
+
+def _meant(state: ServerState, request: Request) -> Mapping[int, EngineClient]:
+    """Returns the engines that a request names, by their numbers; all without any."""
+    there = state.client.numbered_engines
+    names = {str(number): number for number in there}
+    wanted = request.query_params.getlist("engine") or names
+    if unknown := [each for each in wanted if each not in names]:
+        message = f"engine has to be the number of one that is there ({', '.join(names)}), not {unknown[0]!r}"
+        raise ApiError(400, message, param="engine")
+    return {names[each]: there[names[each]] for each in wanted}
+
+
+def _body(stats: SleepStats) -> dict[str, object]:
+    return {"is_sleeping": bool(stats.asleep), **msgspec.to_builtins(stats)}

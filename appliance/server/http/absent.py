@@ -29,7 +29,7 @@ _SWITCHED = tuple((path_pattern(route.path), route.methods) for route in ROUTES)
 def _switch(path: str) -> str:
     """Returns the fields of the spec that decide whether a path is served."""
     if path in ("/sleep", "/wake_up", "/is_sleeping"):
-        return "model.enable_sleep_mode, on GPUs"
+        return "model.enable_sleep_mode"
     if path in ("/start_profile", "/stop_profile"):
         return "observability.profiler_dir"
     if path in ("/update_weights_from_disk", "/get_weight_version"):

@@ -49,9 +49,20 @@ class ReplicaClient:
     @property
     def engines(self) -> Sequence[EngineClient]:
         """The clients of the replicas that take requests. Raises RequestFailedError when none does."""
+        return list(self.numbered_engines.values())
+
+    @property
+    def numbered_engines(self) -> Mapping[int, EngineClient]:
+        """The same by the numbers of the replicas. Raises like `engines`."""
         if not self._open:
             raise self._intake.refusal()
-        return [each.client for each in self._open]
+        return {each.number: each.client for each in self._open}
+
+    @property
+    def _awake(self) -> list[Replica]:
+        """Those that take requests and do not sleep; if all sleep, they say so themselves."""
+        there = self._open
+        return [each for each in there if not each.client.is_asleep] or there
 
     @property
     def _open(self) -> list[Replica]:
@@ -73,7 +84,7 @@ class ReplicaClient:
 
     def check_admission(self) -> None:
         """Raises RequestFailedError (unavailable, overloaded) when nothing more can be taken now."""
-        there = self._open
+        there = self._awake
         if not there:
             raise self._intake.refusal()
         num_open = sum(each.client.num_open_sequences for each in there)
@@ -84,7 +95,7 @@ class ReplicaClient:
 
     def predicted_wait_s(self) -> float:
         """Predicts how long a prompt that comes now would wait where it would wait least."""
-        return min((each.client.predicted_wait_s() for each in self._open), default=0.0)
+        return min((each.client.predicted_wait_s() for each in self._awake), default=0.0)
 
     def note_shed(self) -> None:
         """Counts a request that a policy refused because of its predicted wait."""
@@ -106,7 +117,7 @@ class ReplicaClient:
 
     def _chosen(self, request: TextRequest) -> tuple[Replica, int]:
         """Returns the replica that takes the request, and how many of its tokens are likely to be cached there."""
-        chain, there = chain_of(request), self._open
+        chain, there = chain_of(request), self._awake
         replica = there[choose([each.candidate(request, chain) for each in there])]
         num_known = replica.known(chain).num_tokens
         replica.note(request, chain, next(self._requests))

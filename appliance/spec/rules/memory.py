@@ -90,17 +90,6 @@ def offload_needs_a_device(spec: DeploymentSpec) -> Findings:
         )
 
 
-def sleep_needs_a_device(spec: DeploymentSpec) -> Findings:
-    on_cpu = spec.hardware.device == "cpu" and spec.hardware.kernels.kernel_set == "auto"
-    if spec.model.enable_sleep_mode and on_cpu:
-        yield Finding(
-            path="model.enable_sleep_mode",
-            value=True,
-            message="a CPU has no device memory to give back",
-            hint="remove model.enable_sleep_mode; stop the deployment with `appliance down`",
-        )
-
-
 def eager_has_no_graphs(spec: DeploymentSpec) -> Findings:
     if not spec.compilation.enforce_eager:
         return

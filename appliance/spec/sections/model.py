@@ -180,8 +180,8 @@ class ModelSection(Section):
     enable_prompt_embeds: bool = field(False, "Accept prompt embeddings in requests.", built=False)
     enable_sleep_mode: bool = field(
         False,
-        "Let the engine give its memory back on demand: `POST /sleep?level=1` keeps the weights on the host, level 2"
-        " nothing; `POST /wake_up?tags=weights&tags=kv_cache`, `GET /is_sleeping`. Only on GPUs.",
+        "Let the engine give its memory back on demand: `POST /sleep?level=1` keeps the weights on the host, or in the"
+        " file of packed weights, level 2 nothing; `POST /wake_up?tags=weights&tags=kv_cache`, `GET /is_sleeping`.",
     )
     weight_update_paths: list[Text] = field(
         [],
