@@ -7,6 +7,7 @@ import pytest
 from appliance import LLM, SamplingParams
 from appliance.base.errors import SpecError
 from appliance.offline.errors import InvalidRequestError
+from appliance.service.errors import RequestFailedError
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8)
 SMALL = {"max_model_len": 256, "num_gpu_blocks_override": 64}
@@ -37,7 +38,7 @@ def test_an_engine_of_a_cpu_sleeps_and_says_the_same(model: Path) -> None:
         expected = texts(llm)
         for level in (1, 2):
             llm.sleep(level)
-            with pytest.raises(RuntimeError, match="the engine sleeps"):
+            with pytest.raises(RequestFailedError, match="the engine sleeps"):
                 texts(llm)
             llm.wake_up(["kv_cache"])
             llm.wake_up()

@@ -30,13 +30,13 @@ from appliance.engine.ranks.messages import (
     MoveExperts,
     Prefault,
     PutAdapter,
+    PutToSleep,
     RankCalled,
+    RankDone,
     RankEnded,
     RankMoved,
-    RankSlept,
     RunArrays,
     RunStep,
-    Sleep,
     TimeOperators,
     ToRank,
     WakeUp,
@@ -100,11 +100,11 @@ class Follower:
                 self._say(RankMoved(sorted(self._swap.move(stores, loads).unloaded)))
             case CallExtension(call) if self._extension is not None:
                 self._say(RankCalled(self._extension.call(call)))
-            case Sleep(level) if self._sleeper is not None:
+            case PutToSleep(level) if self._sleeper is not None:
                 self._sleeper.sleep(level)
-                self._say(RankSlept())
+                self._say(RankDone())
             case WakeUp(part) if self._sleeper is not None:
-                self._say(RankSlept(_failure(self._sleeper, part)))
+                self._say(RankDone(_failure(self._sleeper, part)))
             case Close():
                 return False
         return True

@@ -10,7 +10,7 @@ from appliance.base.errors import ApplianceError
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.extension_messages import ExtensionAnswer
 from appliance.engine.ranks.gathering import gathered
-from appliance.engine.ranks.messages import ENCODE, HandedBack, HandedOn, RankCalled, RankMoved, RankSlept, ToRank
+from appliance.engine.ranks.messages import ENCODE, HandedBack, HandedOn, RankCalled, RankDone, RankMoved, ToRank
 from appliance.engine.ranks.rank_process import RankProcess
 from appliance.engine.ranks.stage_links import LeaderLinks
 from appliance.engine.ranks.turns import LoadingTurns
@@ -18,7 +18,7 @@ from appliance.kernels.interface import FewLogits
 from appliance.kernels.linked_ranks import LinkedRanks
 from appliance.plan.types import EnginePlan
 
-Answer = TypeVar("Answer", RankMoved, RankCalled, RankSlept)
+Answer = TypeVar("Answer", RankMoved, RankCalled, RankDone)
 _LOADING_SILENCE_S = 30.0  # of a rank that imports libraries, in which its other threads may stand still
 _REASON_S = 1.0  # in which it is known how a process ended whose connection broke
 
@@ -109,11 +109,11 @@ class Followers:
         ]
         return next((f"rank {rank}: {error}" for rank, error in slept if error is not None), None)
 
-    def _patiently(self) -> list[RankSlept]:
+    def _patiently(self) -> list[RankDone]:
         for process in self.processes:
             process.is_given_time = True
         try:
-            return list(self._answers(RankSlept, math.inf))
+            return list(self._answers(RankDone, math.inf))
         finally:
             for process in self.processes:
                 process.is_given_time = False

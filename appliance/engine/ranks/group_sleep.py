@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from appliance.engine.ranks.messages import Sleep, ToRank, WakeUp
+from appliance.engine.ranks.messages import PutToSleep, ToRank, WakeUp
 from appliance.engine.sleep import Sleeper
 from appliance.engine.sleep_messages import SleepLevel, SleepTag
 from appliance.kernels.errors import ExecutableError
@@ -25,7 +25,7 @@ class GroupSleeper:
 
     def sleep(self, level: SleepLevel) -> None:
         """Puts all ranks to sleep at once. Raises RankFailedError."""
-        self._others.send(Sleep(level))
+        self._others.send(PutToSleep(level))
         self._own.sleep(level)
         self._others.wait_slept()
 

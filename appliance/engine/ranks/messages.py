@@ -120,8 +120,8 @@ class CallExtension(msgspec.Struct, frozen=True, tag=True):
     call: ExtensionCall
 
 
-class Sleep(msgspec.Struct, frozen=True, tag=True):
-    """Give memory back. It is answered by RankSlept, as is WakeUp."""
+class PutToSleep(msgspec.Struct, frozen=True, tag=True):
+    """Give memory back. It is answered by RankDone, as is WakeUp."""
 
     level: SleepLevel
 
@@ -149,7 +149,7 @@ ToRank = (
     | MoveExperts
     | Move
     | CallExtension
-    | Sleep
+    | PutToSleep
     | WakeUp
     | Close
 )
@@ -189,7 +189,7 @@ class RankCalled(msgspec.Struct, frozen=True, tag=True):
     answer: ExtensionAnswer
 
 
-class RankSlept(msgspec.Struct, frozen=True, tag=True):
+class RankDone(msgspec.Struct, frozen=True, tag=True):
     """Memory was given back, or taken. error: why it could not be taken: the rank sleeps on."""
 
     error: str | None = None
@@ -219,7 +219,7 @@ class HandedBack(msgspec.Struct, frozen=True, tag=True):
     kept: Array | None = None
 
 
-FromRank = Loading | Loaded | Beat | HandedOn | HandedBack | RankMoved | RankCalled | RankSlept | RankEnded
+FromRank = Loading | Loaded | Beat | HandedOn | HandedBack | RankMoved | RankCalled | RankDone | RankEnded
 
 TO_RANK = msgspec.msgpack.Decoder(ToRank)
 FROM_RANK = msgspec.msgpack.Decoder(FromRank)

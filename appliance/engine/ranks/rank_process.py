@@ -21,9 +21,9 @@ from appliance.engine.ranks.messages import (
     Loaded,
     Loading,
     RankCalled,
+    RankDone,
     RankEnded,
     RankMoved,
-    RankSlept,
 )
 from appliance.engine.ranks.turns import LoadingTurns
 
@@ -53,7 +53,7 @@ class RankProcess:
         self._turns, self._has_turn = turns, False
         self._answers = threading.Condition()
         self._loaded: Loaded | None = None
-        self._answered: deque[RankMoved | RankCalled | RankSlept] = deque()  # in the order in which it was asked
+        self._answered: deque[RankMoved | RankCalled | RankDone] = deque()  # in the order in which it was asked
         self._error: RankEnded | None = None
         self._progress = Loading(handle.phase, 0, 0)
         self._beat = Beat(0, 0)
@@ -96,7 +96,7 @@ class RankProcess:
         """It can run steps."""
         return self._loaded is not None
 
-    def wait_answer(self, timeout_s: float) -> RankMoved | RankCalled | RankSlept | None:
+    def wait_answer(self, timeout_s: float) -> RankMoved | RankCalled | RankDone | None:
         """Waits until the rank has done what it was asked to; returns None if it ended, or is late."""
         deadline = time.monotonic() + timeout_s
         with self._answers:
@@ -199,7 +199,7 @@ class RankProcess:
                     self._beat_at = time.monotonic()
                     if answer != self._beat:
                         self._beat, self._moved_at = answer, self._beat_at
-                case RankMoved() | RankCalled() | RankSlept():
+                case RankMoved() | RankCalled() | RankDone():
                     self._answered.append(answer)
                 case RankEnded():
                     self._error = answer

@@ -40,7 +40,7 @@ class Addresses:
 
     @property
     def memories(self) -> tuple[MappedMemory, ...]:
-        """The memory of all buffers. A step needs nothing of what the one before left there."""
+        """Returns the memory of all buffers; no step needs anything that the one before left there."""
         return (self.arena,) if self.shared is None else (self.arena, self.shared)
 
     def matrix(self, name: str) -> int:

@@ -24,7 +24,7 @@ Move = tuple[int, int, int]  # to an address, from another one, so many bytes
 
 
 @dataclass(frozen=True, slots=True)
-class PutAway:
+class AwayWeights:
     """Weights without memory. kept: those that `file` holds; lost: those that have to be read from the checkpoint.
     is_mapped: they lie in the file's mapping, and come back from there by themselves."""
 

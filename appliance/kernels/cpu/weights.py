@@ -16,7 +16,7 @@ from appliance.kernels.cpu.library import Library
 from appliance.kernels.cpu.packed_file import PackedBytes, PackedFile, PackedFileError, form_fields
 from appliance.kernels.cpu.packed_keeper import PackedKeeper
 from appliance.kernels.cpu.packing import Packer, as_floats, matrix_of
-from appliance.kernels.cpu.sleeping import KeptWeights, Move, PutAway, give_back, move_all, pieces
+from appliance.kernels.cpu.sleeping import AwayWeights, KeptWeights, Move, give_back, move_all, pieces
 from appliance.kernels.cpu.staged_weights import PackedBeside, check_form, copy_matrix
 from appliance.kernels.errors import BindError, ExecutableError
 from appliance.kernels.layout import CanonicalWeight
@@ -46,7 +46,7 @@ class BoundWeights:
         self._replaced: set[str] = set()  # that are not as the file holds them: pages of these are this process's own
         self._keeper: PackedKeeper | None = None  # writes the weights as they were packed
         self._kept: KeptWeights | None = None  # where they are kept, if they are
-        self._put_away: PutAway | None = None
+        self._put_away: AwayWeights | None = None
 
     def borrow(self, lender: "BoundWeights", names: Mapping[str, str]) -> None:
         """Takes matrices of another program, by names that they have here and there; they are not loaded. They have to
@@ -180,7 +180,7 @@ class BoundWeights:
             file = self._kept.open(own, self._library, self._pool)
         held = [each for each in own if file is not None and each.name not in self._replaced]
         lost = [] if keep else [each for each in own if file is None or each.name in self._replaced]
-        self._put_away = PutAway(tuple(held), tuple(lost), file, is_mapped=self._file is not None)
+        self._put_away = AwayWeights(tuple(held), tuple(lost), file, is_mapped=self._file is not None)
         give_back((*held, *lost))
 
     def take_back(self, weights: Mapping[str, CanonicalWeight] | None, num_threads: int) -> None:
