@@ -379,8 +379,7 @@ class EngineLoop:
                 self._sleep.wake(message.tags)
             elif not self._is_asleep:
                 events += self._abort(self._open_requests())
-                if self._scheduler.kv.reset():
-                    self._scheduler.kv.pool.forget_resident()
+                self._scheduler.kv.reset(gives_back=True)
                 self._sleep.begin(message.level)
         except ExecutableError as error:  # the device has no memory left: it sleeps on
             return [*events, (client, UtilityResult(call_id=message.call_id, error=str(error)))]

@@ -326,11 +326,14 @@ class KvManager:
         sequence.resumes_from = None
         sequence.boundaries = []
 
-    def reset(self) -> bool:
-        """Empties the prefix cache. Returns False, and changes nothing, while any block is used."""
+    def reset(self, *, gives_back: bool = False) -> bool:
+        """Empties the prefix cache. gives_back: so are the blocks, whose memory is given back. Returns False, and
+        changes nothing, while any block is used."""
         if self.pool.num_used:
             return False
         self.pool.forget_all()
+        if gives_back:
+            self.pool.forget_resident()
         if self.snapshots is not None:
             self.snapshots.forget_all()
         return True
