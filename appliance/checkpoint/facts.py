@@ -9,7 +9,7 @@ from appliance.catalog.pooling import PoolingKind
 from appliance.checkpoint.loader_choice import NO_LOADER, LoaderChoice
 
 CheckpointFormat = Literal[
-    "safetensors", "gguf", "pt", "mistral",
+    "safetensors", "gguf", "pt", "mistral", "tensorizer",
     "custom",  # read by a loader of the operator's own
     "dummy",  # no weight files, random weights
 ]  # fmt: skip

@@ -19,6 +19,7 @@ from appliance.checkpoint import (
     mistral,
     modelopt,
     quark,
+    tensorizer,
     torchao,
 )
 from appliance.checkpoint.config import derive_geometry, normalize_config, text_config
@@ -59,13 +60,14 @@ _READERS: Final[dict[CheckpointFormat, Callable[[Path], tuple[tuple[TensorFacts,
     "safetensors": read_folder,
     "pt": read_torch_folder,
     "mistral": mistral.read_tensors,
+    tensorizer.FORM: tensorizer.read_tensors,
     "dummy": lambda root: ((), [b"dummy"]),  # the digest is not that of the same folder with its weights
 }
 
 
 def read_folder_facts(
     root: Path,
-    stated: Literal["mistral", "custom", "dummy"] | None = None,
+    stated: Literal["mistral", "tensorizer", "custom", "dummy"] | None = None,
     choice: ConfigChoice = OWN,
     loader: LoaderChoice = NO_LOADER,
 ) -> ModelFacts:
@@ -73,8 +75,8 @@ def read_folder_facts(
     CheckpointError.
 
     stated: dummy needs no weights, and none are read: the facts have no tensors of the model. mistral has params.json
-    and Mistral's names of tensors in place of transformers'. custom: the loader reads plain tensors. None: by what is
-    there.
+    and Mistral's names of tensors in place of transformers'. tensorizer has one file of tensors. custom: the loader
+    reads plain tensors. None: by what is there.
     """
     digest = hashlib.sha256()
     own = _config(root, stated, choice, digest)

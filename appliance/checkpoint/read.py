@@ -24,13 +24,16 @@ def read_model_facts(
     """Reads the facts of the checkpoint at `path` from its headers alone, or from `cache`. Raises CheckpointError.
 
     form: "dummy" reads a folder's config and tokenizer, and no weights; "mistral" reads params.json, also where
-    config.json is beside it; "custom" is what `loader` reads. Any other, and None, is what the files are. choice: of
-    another config than the checkpoint's. Raises PluginError for a loader that cannot be made.
+    config.json is beside it; "tensorizer" reads its one file, and "custom" what `loader` reads. Any other, and None, is
+    what the files are. choice: of another config than the checkpoint's. Raises PluginError for a loader that cannot be
+    made.
     """
     if form == "dummy":
         return _without_weights(path, choice)
     if form == "mistral":
         return read_folder_facts(path, "mistral", choice)
+    if form == "tensorizer":
+        return read_folder_facts(path, "tensorizer", choice)
     if form == "custom":
         return _by_loader(path, choice, loader)
     if path.is_file():

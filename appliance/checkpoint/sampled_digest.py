@@ -5,7 +5,7 @@ from pathlib import Path
 
 PIECES = 256  # of each file, evenly over it: a fine-tuned model differs in nearly every tensor
 PIECE_BYTES = 4096
-_SUFFIXES = frozenset({".safetensors", ".gguf", ".bin", ".pt", ".pth"})
+_SUFFIXES = frozenset({".safetensors", ".gguf", ".bin", ".pt", ".pth", ".tensors"})
 
 
 def sampled_sha256(path: Path) -> str:

@@ -1,6 +1,6 @@
 """Passes `features` and `compatibility`: what this version lacks, and what cannot be had together."""
 
-from typing import get_args
+from typing import Final, get_args
 
 from appliance.catalog.formats import LOAD_QUANTIZATIONS
 from appliance.checkpoint import mistral
@@ -15,6 +15,7 @@ from appliance.plan.types import RANDOM_WEIGHTS
 from appliance.spec import iter_set_fields
 
 RULE_NOT_BUILT = "plan/not-built"
+_NPCACHE: Final = "npcache"
 _UNREAD_TOKENIZERS = {
     "none": ("the checkpoint has no tokenizer", "name one in model.tokenizer"),
     "sentencepiece": (
@@ -72,7 +73,10 @@ def _check_format(inputs: PlanInputs, ledger: Ledger) -> None:
     wanted, stored = inputs.spec.loading.load_format, inputs.model.format
     if stored == "dummy":
         _check_random(inputs, ledger)
-    elif wanted in get_args(CheckpointFormat) and wanted != stored:
+    elif wanted == _NPCACHE and stored == "pt":
+        reason = "npcache: files of PyTorch are mapped where they lie, so the copy that it would make saves nothing"
+        ledger.take("model.format", "loading.load_format", stored, reason)
+    elif wanted in (*get_args(CheckpointFormat), _NPCACHE) and wanted != stored:
         message = f"loading.load_format is {wanted}, and the checkpoint is {stored}"
         ledger.refuse("loading.load_format", "plan/format", message, allowed=f"auto, {stored}", hint="write auto")
 

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file
 
+from appliance.plan.prepare import prepare
+from tests.checkpoint.tensorizer_files import write_tensors
 from tests.e2e.served import make_random_model, serving
 from tests.server.harness import Server
 
@@ -41,6 +44,27 @@ def test_the_loader_of_the_guide_gives_the_same_answers(tmp_path: Path, monkeypa
     overrides = ["loading=" + spec.removeprefix("loading: "), "decoding={trust_plugins: true}"]
     with serving(tmp_path, model, *overrides) as server:
         assert answer(server) == expected
+
+
+def test_a_file_of_tensorizer_and_files_of_pytorch_give_the_same_answers(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    make_random_model(model)
+    folders = [tmp_path / name for name in ("plain", "tensorizer", "npcache")]
+    for folder in folders:
+        folder.mkdir()
+    with serving(folders[0], model) as server:
+        expected = answer(server)
+    arrays = load_file(model / "model.safetensors")
+    (model / "model.safetensors").unlink()
+    write_tensors(model / "model.tensors", arrays)
+    with serving(folders[1], model, "loading.load_format=tensorizer") as server:
+        assert answer(server) == expected
+    torch.save({name: torch.from_numpy(array) for name, array in arrays.items()}, model / "pytorch_model.bin")
+    with serving(folders[2], model, "loading.load_format=npcache") as server:
+        assert answer(server) == expected
+    plan = prepare(folders[2] / "spec.yaml", ["loading.load_format=npcache"]).plan
+    assert any(each.path == "model.format" and "mapped where they lie" in each.reason for each in plan.decisions)
 
 
 def test_a_loader_that_fails_ends_the_start_with_one_sentence(tmp_path: Path) -> None:

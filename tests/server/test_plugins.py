@@ -177,6 +177,7 @@ def test_a_format_that_is_none_is_named(name: str, words: str) -> None:
         "decoding: {logits_processor_pattern: 'never_imported.*'}",
         "endpoints: {http: {middleware: [never_imported.a.B]}}",
         "observability: {metrics: {exporters: [never_imported.a.B]}}",
+        "loading: {load_format: custom, loader_cls: never_imported.a.B}",
         "lora: {resolver: never_imported.a.B}",
         "speculative: {method: custom_class, drafter: never_imported.a.B}",
     ],

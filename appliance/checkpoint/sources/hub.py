@@ -23,6 +23,7 @@ from huggingface_hub.errors import (
 from appliance.base.disk import is_of_disk, remedy
 from appliance.base.hashing import sha256_json
 from appliance.base.settings import read_settings
+from appliance.checkpoint import tensorizer
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.mistral import PATTERN as MISTRAL
 from appliance.checkpoint.sources.address import HubAddress
@@ -117,6 +118,8 @@ def _wanted(address: HubAddress, files: Sequence[str], options: FetchOptions) ->
     kept = [name for name in files if not any(fnmatch(name, pattern) for pattern in options.ignore_patterns)]
     if options.form == "custom":
         return kept
+    if options.form == tensorizer.FORM:
+        return [name for name in _like(kept, (*FOLDER_FILES, tensorizer.PATTERN)) if not name.endswith(".safetensors")]
     if options.form == "dummy":
         if "config.json" not in kept:
             raise CheckpointError(where, "has no config.json, which alone tells what random weights a model needs")

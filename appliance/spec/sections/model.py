@@ -242,10 +242,11 @@ class LoadingSection(Section):
         "consolidated*.safetensors), else gguf, by what is there; never dummy: "
         "random numbers in the shapes that config.json states, for trying out memory and speed without weight files. "
         "runai_streamer and fastsafetensors name a reader of ours: threads read safetensors past the page cache; "
-        "custom is loader_cls",
+        "npcache is pt: files of PyTorch are mapped where they lie, so no copy of them is made; tensorizer "
+        "is one file *.tensors beside config.json, not encrypted; custom is loader_cls",
         built_values=(
-            *("auto", "safetensors", "gguf", "pt", "mistral", "dummy", "bitsandbytes"),
-            *("runai_streamer", "fastsafetensors", "custom"),
+            *("auto", "safetensors", "gguf", "pt", "npcache", "mistral", "dummy", "bitsandbytes"),
+            *("tensorizer", "runai_streamer", "fastsafetensors", "custom"),
         ),
     )
     loader_cls: DottedPath | None = field(
