@@ -149,6 +149,12 @@ def _adapters(draft: Draft, option: Option, member: str) -> None:
             draft.leave(f"{option.flag} {key}", "the spec has no such field of an adapter")
 
 
+def _renderers(draft: Draft, option: Option, member: str) -> None:
+    """One is vLLM's default, which libraries write out."""
+    if option.words != ("1",):
+        draft.leave(option.origin, "texts become tokens in the threads of the server's processes, as many as it needs")
+
+
 def _cache_type(draft: Draft, option: Option, member: str) -> None:
     """Scales are a token and head here, whatever the type."""
     value = " ".join(option.words)
@@ -212,6 +218,7 @@ _SPECIAL: Final[dict[str, Callable[[Draft, Option, str], None]]] = {
         "each token and head of an 8-bit cache has a scale of its own, found as it is written"
     ),
     "kv_cache_dtype": _cache_type,
+    "renderer_num_workers": _renderers,
     "api_key": _keys,
     "hf_token": _token,
     "lora_modules": _adapters,

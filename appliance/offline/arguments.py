@@ -28,7 +28,12 @@ class EngineArgs:
         if not model:
             raise EngineArgumentError("no model is named", hint="a path, or a repository of the hub: LLM('model')")
         self.model = model
-        self.arguments = arguments
+        self.__dict__.update(arguments)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """All but the model: `LLM(**vars(engine_args))` is how programs of vLLM write it."""
+        return {name: value for name, value in vars(self).items() if name != "model"}
 
     @classmethod
     def add_cli_args(cls, parser: Parser) -> Parser:

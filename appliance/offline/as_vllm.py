@@ -23,9 +23,10 @@ VERSION: Final = "0.32.0"
 _OF_HELPERS: Final = "appliance.offline.vllm_helpers"
 _OUTPUTS: Final = tuple(name for name in appliance.__all__ if name.endswith("Output"))
 _PARSER: Final = {"FlexibleArgumentParser": _OF_HELPERS}
+_LLM: Final = f"{_OF_HELPERS}:TorchLLM"
 _TEMPLATE: Final = "resolve_chat_template"
 _NAMES: Final[dict[str, dict[str, str]]] = {
-    "vllm": dict.fromkeys(appliance.__all__, "appliance"),
+    "vllm": {**dict.fromkeys(appliance.__all__, "appliance"), "LLM": _LLM},
     "vllm.beam_search": dict.fromkeys(("BeamSearchOutput", "BeamSearchSequence"), "appliance"),
     "vllm.distributed": {"cleanup_dist_env_and_memory": _OF_HELPERS},
     "vllm.distributed.parallel_state": {"cleanup_dist_env_and_memory": _OF_HELPERS},
@@ -33,7 +34,7 @@ _NAMES: Final[dict[str, dict[str, str]]] = {
     "vllm.engine.async_llm_engine": {"AsyncLLMEngine": "appliance"},
     "vllm.engine.llm_engine": {"LLMEngine": "appliance"},
     "vllm.entrypoints.chat_utils": {"resolve_hf_chat_template": f"{_OF_HELPERS}:{_TEMPLATE}"},
-    "vllm.entrypoints.llm": {"LLM": "appliance"},
+    "vllm.entrypoints.llm": {"LLM": _LLM},
     "vllm.inputs": dict.fromkeys(("PromptType", "TextPrompt", "TokensPrompt"), "appliance"),
     "vllm.logger": {"init_logger": _OF_HELPERS},
     "vllm.logprobs": {"Logprob": "appliance"},

@@ -29,7 +29,7 @@ from appliance.offline.outputs import (
 from appliance.offline.params import BeamSearchParams, LoRARequest, PoolingParams, SamplingParams
 from appliance.offline.pooling import check_task, own_tasks, pool, read_pairs, score
 from appliance.offline.progress import UseTqdm, progress_bar
-from appliance.offline.prompts import Given, Prompt, read_prompts
+from appliance.offline.prompts import Given, Prompt, read_prompts, read_tokenization
 from appliance.offline.session import Session, close_apart
 from appliance.offline.tokenizer import OfflineTokenizer
 from appliance.offline.weights import Tensors, update_weights, weight_update
@@ -37,6 +37,7 @@ from appliance.offline.wishes import ChatOptions, Conversation, Wish
 from appliance.plan.types import EnginePlan
 
 T = TypeVar("T")
+TokenizationKwargs = Mapping[str, Any] | None
 Loras = LoRARequest | Sequence[LoRARequest | None] | None
 
 
@@ -95,12 +96,15 @@ class LLM:
         use_tqdm: UseTqdm = True,
         lora_request: Loras = None,
         priority: Sequence[int] | int | None = None,
+        tokenization_kwargs: TokenizationKwargs = None,
     ) -> list[RequestOutput]:
         """Answers prompts, in their order. sampling_params, lora_request and priority: one for all, or one for each.
+        tokenization_kwargs: truncate_prompt_tokens, add_special_tokens.
 
         Raises InvalidRequestError, before anything has begun, and RequestFailedError.
         """
-        return self._answers(read_prompts(prompts), sampling_params, use_tqdm, lora_request, priority)
+        given = read_prompts(prompts, tokenization_kwargs)
+        return self._answers(given, sampling_params, use_tqdm, lora_request, priority)
 
     def chat(
         self,
@@ -155,11 +159,13 @@ class LLM:
         lora_request: Loras = None,
         pooling_task: str | None = None,
         truncate_prompt_tokens: int | None = None,
+        tokenization_kwargs: TokenizationKwargs = None,
     ) -> list[PoolingRequestOutput]:
         """Returns the numbers of each prompt, float32 arrays. pooling_task: embed, classify, score, or those of each
         token. Raises like `generate`."""
         check_task(self.plan, "encode", pooling_task or next(iter(own_tasks(self.plan)), "embed"))
-        return self._pooled(prompts, pooling_params, use_tqdm, lora_request, truncate_prompt_tokens)
+        given = read_prompts(prompts, tokenization_kwargs)
+        return self._pooled(given, pooling_params, use_tqdm, lora_request, truncate_prompt_tokens)
 
     def embed(
         self,
@@ -169,10 +175,12 @@ class LLM:
         use_tqdm: UseTqdm = True,
         pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
         lora_request: Loras = None,
+        tokenization_kwargs: TokenizationKwargs = None,
     ) -> list[EmbeddingRequestOutput]:
         """Returns the vector of each prompt. Raises like `generate`."""
         check_task(self.plan, "embed", "embed")
-        found = self._pooled(prompts, pooling_params, use_tqdm, lora_request, truncate_prompt_tokens)
+        given = read_prompts(prompts, tokenization_kwargs)
+        found = self._pooled(given, pooling_params, use_tqdm, lora_request, truncate_prompt_tokens)
         return [
             EmbeddingRequestOutput(each.request_id, EmbeddingOutput(each.outputs.data.tolist()), each.prompt_token_ids)
             for each in found
@@ -185,10 +193,12 @@ class LLM:
         use_tqdm: UseTqdm = True,
         pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
         lora_request: Loras = None,
+        tokenization_kwargs: TokenizationKwargs = None,
     ) -> list[ClassificationRequestOutput]:
         """Returns the probability of each class for each prompt. Raises like `generate`."""
         check_task(self.plan, "classify", "classify")
-        found = self._pooled(prompts, pooling_params, use_tqdm, lora_request, None)
+        given = read_prompts(prompts, tokenization_kwargs)
+        found = self._pooled(given, pooling_params, use_tqdm, lora_request, None)
         return [
             ClassificationRequestOutput(
                 each.request_id, ClassificationOutput(each.outputs.data.tolist()), each.prompt_token_ids
@@ -209,6 +219,7 @@ class LLM:
         use_tqdm: UseTqdm = True,
         pooling_params: PoolingParams | None = None,
         lora_request: LoRARequest | None = None,
+        tokenization_kwargs: TokenizationKwargs = None,
     ) -> list[ScoringRequestOutput]:
         """Scores one text with each of several, or texts one by one: by a model that reads both, or by the likeness of
         vectors. Raises like `generate`."""
@@ -216,7 +227,10 @@ class LLM:
             check_task(self.plan, "score", "score")
         pairs = read_pairs(data_1, data_2)
         params = replace(pooling_params or PoolingParams())
-        params.truncate_prompt_tokens = params.truncate_prompt_tokens or truncate_prompt_tokens
+        cut, is_whole = read_tokenization(tokenization_kwargs)
+        if not is_whole:
+            raise InvalidRequestError("pairs are told apart by special tokens, which are always added")
+        params.truncate_prompt_tokens = params.truncate_prompt_tokens or truncate_prompt_tokens or cut
 
         async def scored(tick: Callable[[], None]) -> list[ScoringRequestOutput]:
             scores = await score(self._session, pairs, params, lora_request)
@@ -330,13 +344,12 @@ class LLM:
 
     def _pooled(
         self,
-        prompts: Prompt | Sequence[Prompt],
+        given: Sequence[Given],
         pooling_params: PoolingParams | Sequence[PoolingParams] | None,
         use_tqdm: UseTqdm,
         lora_request: Loras,
         truncate: int | None,
     ) -> list[PoolingRequestOutput]:
-        given = read_prompts(prompts)
         stated = one_each("pooling_params", pooling_params or PoolingParams(), len(given))
         params = [replace(each, truncate_prompt_tokens=each.truncate_prompt_tokens or truncate) for each in stated]
         loras = one_each("lora_request", lora_request, len(given))

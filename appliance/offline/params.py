@@ -55,7 +55,8 @@ class SamplingParams:
     max_tokens: None for all that the context leaves; it is never more than that. temperature: 0 is greedy. top_k: 0 or
     -1 keeps all. logprobs: so many most likely tokens beside the chosen one; -1 is the whole vocabulary.
     logits_processors: callables (output, logits) or (prompt, output, logits) of token ids and float32 [vocabulary],
-    where the engine is in this process. Raises ValueError for a value out of its range.
+    where the engine is in this process. best_of: an older argument, which libraries still send; only n itself has a
+    meaning. Raises ValueError for a value out of its range.
     """
 
     n: int = 1
@@ -87,9 +88,13 @@ class SamplingParams:
     logit_bias: dict[int, float] | None = None
     allowed_token_ids: list[int] | None = None
     extra_args: dict[str, Any] | None = None
+    best_of: int | None = None
 
     def __post_init__(self) -> None:
         self._check_ranges()
+        if self.best_of not in (None, self.n):
+            message = f"best_of is {self.best_of}; ask for n={self.best_of}, and sort by cumulative_logprob"
+            raise ValueError(message)
         for name in ("logprobs", "prompt_logprobs"):
             value = getattr(self, name)
             if value is not None:

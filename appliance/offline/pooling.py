@@ -103,7 +103,8 @@ def _texts(given: Any, name: str) -> list[str]:
 def _fields(prompt: Given, params: PoolingParams) -> InputFields:
     return InputFields(
         input=prompt.text if prompt.token_ids is None else list(prompt.token_ids),
-        truncate_prompt_tokens=params.truncate_prompt_tokens,
+        truncate_prompt_tokens=params.truncate_prompt_tokens if prompt.truncate is None else prompt.truncate,
+        add_special_tokens=None if prompt.add_special_tokens else False,
         use_activation=None if params.wants_activation else False,
     )
 

@@ -22,11 +22,16 @@ PromptType = Prompt  # vLLM's name
 
 
 class Given(NamedTuple):
-    """One prompt: its text, or its tokens with the text that they stand for where it is known."""
+    """One prompt: its text, or its tokens with the text that they stand for where it is known.
+
+    truncate: to so many tokens, or -1 to what the model takes; None leaves that to the parameters.
+    """
 
     text: str | None
     token_ids: list[int] | None = None
     cache_salt: str | None = None
+    truncate: int | None = None
+    add_special_tokens: bool = True
 
 
 _KNOWN = frozenset({"prompt", "prompt_token_ids", "cache_salt", "type"})
@@ -41,8 +46,26 @@ _REFUSED = {
 }
 
 
-def read_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Given]:
-    """Returns the prompts of a call, in order. Raises InvalidRequestError with the place of one that is wrong."""
+def read_prompts(
+    prompts: Prompt | Sequence[Prompt], tokenization_kwargs: Mapping[str, Any] | None = None
+) -> list[Given]:
+    """Returns the prompts of a call, in order. tokenization_kwargs: truncate_prompt_tokens and add_special_tokens, for
+    all of them. Raises InvalidRequestError with the place of one that is wrong."""
+    truncate, special = read_tokenization(tokenization_kwargs)
+    return [each._replace(truncate=truncate, add_special_tokens=special) for each in _several(prompts)]
+
+
+def read_tokenization(given: Mapping[str, Any] | None) -> tuple[int | None, bool]:
+    """Returns to how many tokens prompts are cut, and whether special tokens are added. Raises InvalidRequestError."""
+    known = {"truncate_prompt_tokens", "add_special_tokens"}
+    if unknown := sorted(set(given or ()) - known):
+        message = f"tokenization_kwargs has {unknown[0]!r}; {' and '.join(sorted(known))} are known"
+        raise InvalidRequestError(message, param="tokenization_kwargs")
+    values = dict(given or {})
+    return values.get("truncate_prompt_tokens"), bool(values.get("add_special_tokens", True))
+
+
+def _several(prompts: Prompt | Sequence[Prompt]) -> list[Given]:
     if isinstance(prompts, str | Mapping) or _is_tokens(prompts):
         return [_one(prompts, "prompts")]
     if not isinstance(prompts, list | tuple):

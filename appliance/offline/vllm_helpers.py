@@ -1,4 +1,4 @@
-"""Small functions that programs of vLLM import beside its classes."""
+"""What programs of vLLM import beside the classes of the Python API, and what those are to them."""
 
 import argparse
 import gc
@@ -8,6 +8,19 @@ import sys
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from appliance.offline.llm import LLM
+from appliance.offline.outputs import PoolingRequestOutput
+
+
+class TorchLLM(LLM):
+    """LLM for programs that do torch's arithmetic on what `encode` returns, as vLLM's tensors let them."""
+
+    def encode(self, *prompts: Any, **options: Any) -> list[PoolingRequestOutput]:
+        found, torch = super().encode(*prompts, **options), importlib.import_module("torch")
+        for each in found:
+            each.outputs.data = torch.tensor(each.outputs.data)
+        return found
 
 
 class FlexibleArgumentParser(argparse.ArgumentParser):

@@ -98,7 +98,11 @@ class WishMaker:
             return await self.chat(given, fields.truncate_prompt_tokens)
         prompt = given.text if given.token_ids is None else list(given.token_ids)
         assert prompt is not None
-        [(_, token_ids)] = await self.prompts.completion(msgspec.structs.replace(fields, prompt=prompt))
+        cut = fields.truncate_prompt_tokens if given.truncate is None else given.truncate
+        asked = msgspec.structs.replace(
+            fields, prompt=prompt, truncate_prompt_tokens=cut, add_special_tokens=given.add_special_tokens
+        )
+        [(_, token_ids)] = await self.prompts.completion(asked)
         return given.text, token_ids
 
     async def chat(self, conversation: Conversation, truncate: int | None = None) -> Prompt:

@@ -60,6 +60,7 @@ def test_a_program_has_them_on_its_command_line() -> None:
     assert document["cache"] == {"prefix_caching": False}
     assert document["parallelism"] == {"tensor": 2}
     assert document["speculative"] == {"method": "ngram"}
+    assert vars(EngineArgs("m", max_model_len=8)) == {"model": "m", "max_model_len": 8}
     with pytest.raises(EngineArgumentError, match="no model"):
         EngineArgs.from_cli_args(parser.parse_args([]))
 
@@ -81,6 +82,12 @@ def test_an_unknown_argument_has_a_hint(arguments: dict[str, Any], hint: str) ->
         document_of("m", arguments)
     assert next(iter(arguments)) in str(found.value)
     assert hint in (found.value.hint or "")
+
+
+def test_a_default_of_vllm_that_has_no_field_asks_for_nothing() -> None:
+    assert document_of("m", {"renderer_num_workers": 1}) == document_of("m", {})
+    with pytest.raises(EngineArgumentError, match="threads"):
+        document_of("m", {"renderer_num_workers": 4})
 
 
 def test_what_has_no_meaning_here_is_refused_with_the_reason() -> None:

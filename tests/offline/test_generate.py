@@ -73,6 +73,12 @@ def test_logprobs_have_rank_and_text(llm: LLM) -> None:
     assert [len(each or {}) for each in answer.prompt_logprobs] == [0, *[1] * (len(answer.prompt_token_ids) - 1)]
 
 
+def test_prompts_are_cut_where_a_call_says_so(llm: LLM) -> None:
+    [whole] = llm.generate("text of a prompt", GREEDY, use_tqdm=False)
+    [cut] = llm.generate("text of a prompt", GREEDY, tokenization_kwargs={"truncate_prompt_tokens": 4}, use_tqdm=False)
+    assert cut.prompt_token_ids == whole.prompt_token_ids[-4:]
+
+
 def test_stops(llm: LLM) -> None:
     [plain] = llm.generate("abc", GREEDY)
     text, ids = plain.outputs[0].text, plain.outputs[0].token_ids
@@ -210,7 +216,7 @@ def test_no_prompts_have_no_answers(llm: LLM) -> None:
     [
         ("temperature", -1.0), ("temperature", math.nan), ("top_p", 0.0), ("top_k", -2), ("min_p", 1.5), ("n", 0),
         ("max_tokens", 0), ("min_tokens", -1), ("repetition_penalty", 0.0), ("presence_penalty", 3.0),
-        ("frequency_penalty", -2.5), ("logprobs", -2), ("seed", 1.5), ("extra_args", {"a": 1}),
+        ("frequency_penalty", -2.5), ("logprobs", -2), ("seed", 1.5), ("extra_args", {"a": 1}), ("best_of", 3),
     ],
 )  # fmt: skip
 def test_a_value_out_of_its_range_names_its_field(name: str, value: Any) -> None:

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from appliance import LLM, AsyncEngineArgs, AsyncLLM, BeamSearchParams, PoolingParams, SamplingParams
+from appliance import LLM, AsyncEngineArgs, AsyncLLM, BeamSearchParams, EngineArgs, PoolingParams, SamplingParams
 from appliance.offline.errors import InvalidRequestError
+from appliance.offline.vllm_helpers import TorchLLM
 from tests.models.tiny_pooled import make_pooled, pooled_by_torch, write_tokenizer
 
 TEXTS = ["the cat sat", "a dog ran far away", "blue sky"]
@@ -60,6 +61,29 @@ def test_vectors_have_length_one_and_the_direction_of_transformers(load: Load) -
     assert of_ids.outputs == outputs[0].outputs
     [cut] = model.llm.embed("the cat sat on a mat", truncate_prompt_tokens=4)
     assert len(cut.prompt_token_ids) == 4
+
+
+def test_texts_are_cut_and_left_bare_where_a_call_says_so(load: Load) -> None:
+    llm = load("bert-mean", "embed").llm
+    [whole] = llm.encode(TEXTS[1], use_tqdm=False)
+    [bare] = llm.encode(TEXTS[1], tokenization_kwargs={"add_special_tokens": False}, use_tqdm=False)
+    [cut] = llm.embed(TEXTS[1], tokenization_kwargs={"truncate_prompt_tokens": 3}, use_tqdm=False)
+    assert whole.prompt_token_ids[1:-1] == bare.prompt_token_ids
+    assert len(cut.prompt_token_ids) == 3
+    llm.score(TEXTS[0], TEXTS[1], tokenization_kwargs={"truncate_prompt_tokens": -1}, use_tqdm=False)
+    with pytest.raises(InvalidRequestError, match="'padding'; add_special_tokens and truncate_prompt_tokens are known"):
+        llm.encode(TEXTS[1], tokenization_kwargs={"padding": True}, use_tqdm=False)
+    with pytest.raises(InvalidRequestError, match="always added"):
+        llm.score(TEXTS[0], TEXTS[1], tokenization_kwargs={"add_special_tokens": False}, use_tqdm=False)
+
+
+def test_a_program_of_vllm_gets_tensors(tmp_path: Path) -> None:
+    make_pooled("bert-mean", tmp_path)
+    write_tokenizer(tmp_path)
+    with TorchLLM(**vars(EngineArgs(str(tmp_path), runner="pooling", renderer_num_workers=1))) as encoder:
+        found = torch.stack([each.outputs.data for each in encoder.encode(TEXTS, use_tqdm=False)])
+        plain = [each.outputs.embedding for each in encoder.embed(TEXTS, use_tqdm=False)]
+    np.testing.assert_array_equal(found.numpy(), np.array(plain, np.float32))
 
 
 def test_an_embedder_scores_by_likeness(load: Load) -> None:

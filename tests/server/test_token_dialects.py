@@ -128,6 +128,9 @@ def test_demo(http: httpx.Client) -> None:
     assert http.post("/generate", json=body).json() == {"text": ["Say: hello world"] * 2}
     searched = {**body, "n": 1, "use_beam_search": True}
     assert http.post("/generate", json=searched).json() == {"text": ["Say: hello world"]}
+    of_llama_index = {**body, "n": 1, "best_of": None, "logprobs": None, "top_k": -1}  # its VllmServer sends nulls
+    assert http.post("/generate", json=of_llama_index).json() == {"text": ["Say: hello world"]}
+    assert http.post("/generate", json={**of_llama_index, "logprobs": 1}).json()["error"]["param"] == "logprobs"
     pieces = http.post("/generate", json={**body, "n": 1, "stream": True}).content.split(b"\0")
     texts = [json.loads(piece)["text"][0] for piece in pieces[:-1]]
     assert pieces[-1] == b""

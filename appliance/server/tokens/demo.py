@@ -21,12 +21,14 @@ _DEFAULT_MAX_TOKENS = 16
 class DemoFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     prompt: str
     n: int | None = None
+    best_of: int | None = None
     use_beam_search: bool | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
     max_tokens: int | None = None
     stop: str | list[str] | None = None
+    logprobs: None = None  # there is no place for them in the answer; clients of this route send null
     ignore_eos: bool = False
     seed: int | None = None
     presence_penalty: float | None = None
