@@ -34,8 +34,8 @@ if TYPE_CHECKING:
         SamplingParams,
         StructuredOutputsParams,
     )
+    from appliance.offline.prompts import EmbedsPrompt, TextPrompt, TokensPrompt
     from appliance.offline.prompts import Prompt as PromptType
-    from appliance.offline.prompts import TextPrompt, TokensPrompt
 
 __version__ = "0.1.0"
 
@@ -52,6 +52,7 @@ __all__ = [
     "CompletionOutput",
     "EmbeddingOutput",
     "EmbeddingRequestOutput",
+    "EmbedsPrompt",
     "EngineArgs",
     "GuidedDecodingParams",
     "LLMEngine",
@@ -85,7 +86,7 @@ _MODULES: Final = {
         "BeamSearchParams", "GuidedDecodingParams", "LoRARequest", "PoolingParams", "RequestOutputKind",
         "SamplingParams", "StructuredOutputsParams",
     ),
-    "prompts": ("PromptType", "TextPrompt", "TokensPrompt"),
+    "prompts": ("EmbedsPrompt", "PromptType", "TextPrompt", "TokensPrompt"),
 }  # fmt: skip
 _MODULE_OF: Final = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -143,6 +143,7 @@ PLANNING: dict[str, str] = {
     "plan/context": "The context is at most what the model was made for.",
     "plan/architecture": "The checkpoint's architecture is known.",
     "plan/modelling": "Modelling code that is not ours can run the checkpoint over our cache, and may.",
+    "plan/prompt-embeds": "A model that generates, in a program of ours, takes embeddings in place of prompts.",
     "plan/family": "The architecture's family can express what the config asks for.",
     "plan/weights": "The checkpoint holds the tensors that its architecture reads, in the shapes of its config.",
     "plan/storage": "Tensors are stored in types that can be read.",

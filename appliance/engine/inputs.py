@@ -8,6 +8,7 @@ import numpy as np
 
 from appliance.catalog.pooling import PoolingKind
 from appliance.catalog.sampling import COLUMNS
+from appliance.engine.given_embeds import step_embeds
 from appliance.engine.moving import SPARE_BLOCKS, MovingInputs, is_decoding
 from appliance.engine.rows import Int32, Rows
 from appliance.engine.states import into_spare, state_pieces
@@ -125,6 +126,9 @@ class InputBuilder:
         token_ids = self._token_ids[:num_tokens]
         slots = self._slots[: self._num_groups * num_tokens].reshape(self._num_groups, num_tokens)
         token_ids[:] = self._rows.token_ids[of, positions]
+        embeds = step_embeds(chunks, self._rows.embeds, num_tokens) if self._rows.embeds else None
+        if embeds is not None:
+            token_ids[embeds.row_of >= 0] = 0
         blocks, offsets = np.divmod(positions, np.int32(self._block_size))
         np.multiply(self._rows.block_tables[:, of, blocks], np.int32(self._block_size), out=slots)
         slots += offsets
@@ -147,6 +151,7 @@ class InputBuilder:
             states=state_pieces(chunks, row_ids, starts, query_start) if self._has_states else None,
             token_types=None if types is None else types.astype(np.int32),
             adapters=self._adapters(row_ids),
+            embeds=embeds,
         )
         wanted.revision = inputs.revision
         return inputs, wanted

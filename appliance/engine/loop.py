@@ -47,7 +47,7 @@ from appliance.engine.weight_changes import NO_UPDATES, WeightChanges, no_sleep
 from appliance.engine.weight_messages import UpdateWeights
 from appliance.engine.wire import raw
 from appliance.kernels.errors import ExecutableError
-from appliance.kernels.interface import Watched
+from appliance.kernels.watched import Watched
 
 WAIT_S = 0.005  # between two checks for new messages, while only grammars are compiled, or adapters read
 

@@ -10,7 +10,9 @@ from appliance.engine.adapter_messages import AdaptersServed, AdapterStats
 from appliance.engine.expert_messages import ExpertStats
 from appliance.engine.extension_messages import ExtensionCall
 from appliance.engine.graph_messages import GraphStats
+from appliance.engine.prompt_embeds import PromptEmbeds
 from appliance.engine.sleep_messages import SleepLevel, SleepStats, SleepTag
+from appliance.engine.speculation_messages import SpeculationStats
 from appliance.engine.swap_messages import SwapStats
 from appliance.engine.time_messages import RequestTimes
 from appliance.engine.weight_messages import Change, WeightStats
@@ -181,6 +183,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate",
     adapter: str | None = None  # the name of a served adapter; None: the model alone
     adapter_scale: float | None = None  # in place of the adapter's own; 0 is the model alone
     stacked: tuple[tuple[str, float | None], ...] = ()  # further adapters that add to the first, and scales as its own
+    prompt_embeds: PromptEmbeds | None = None  # of the first tokens, whose ids are 0 and of no account
 
 
 class AbortRequest(msgspec.Struct, frozen=True, tag="abort", omit_defaults=True):
@@ -289,27 +292,6 @@ class SequenceOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 STEP_TOKEN_BOUNDS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
-
-
-class MethodStats(msgspec.Struct, frozen=True, array_like=True):
-    """What became of the drafts of one method."""
-
-    drafts: int = 0
-    draft_tokens: int = 0
-    accepted_tokens: int = 0
-    accepted_at: tuple[int, ...] = ()  # by position in the draft
-
-
-class SpeculationStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Drafts by method; and steps with decodes by what was done: `verified`, or why there was nothing to verify.
-
-    drafting_s, num_passes: how long and how often a drafting model ran.
-    """
-
-    methods: dict[str, MethodStats] = {}
-    steps: dict[str, int] = {}
-    drafting_s: float = 0.0
-    num_passes: int = 0
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):

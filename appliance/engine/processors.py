@@ -157,8 +157,9 @@ class RowProcessors:
                 yield at, row
 
     def _process(self, row: int, end: int, logits: Row) -> Row:
-        start = int(self._rows.num_prompt[row])
-        tokens: list[int] = self._rows.token_ids[row, :end].tolist()
+        given = len(self._rows.embeds.get(row, ()))  # embeddings, which are no tokens
+        start = int(self._rows.num_prompt[row]) - given
+        tokens: list[int] = self._rows.token_ids[row, given:end].tolist()
         for each in self._by_row[row]:
             try:
                 answer = self._bounded.run(each.name, partial(_answer, each.run, tokens, start, logits.copy()))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from appliance.engine.core.results import refused_output
 from appliance.engine.core.scheduler import Scheduler
 from appliance.engine.faults import row_fault
+from appliance.engine.given_embeds import validate_embeds
 from appliance.engine.grammar.gate import GrammarGate
 from appliance.engine.grammar.interface import Grammar
 from appliance.engine.messages import ErrorKind, GenerateRequest, SequenceOutput
@@ -37,6 +38,7 @@ class RequestIntake:
 
     def _take(self, client: bytes, message: GenerateRequest) -> None:
         validate_request(message, self._vocab_size, self.limits)
+        validate_embeds(message, self._scheduler.config.embeds_width)
         if self._gate.is_shut:  # what comes next is done once it opens
             self._scheduler.check_room(self._gate.num_held)
             self._gate.hold(client, message)

@@ -7,9 +7,10 @@ import numpy.typing as npt
 
 from appliance.catalog.sampling import COLUMNS
 from appliance.engine.messages import SamplingParams
+from appliance.engine.prompt_embeds import PromptEmbeds
 from appliance.engine.step import NewRow
 from appliance.kernels.interface import LEAST_SCREENED_TEMPERATURE
-from appliance.kernels.sampling import COLUMN_TYPES, NO_LOGPROBS, NO_MASK
+from appliance.kernels.sampling import COLUMN_TYPES, NO_LOGPROBS, NO_MASK, NO_TOKEN
 
 Int32 = npt.NDArray[np.int32]
 
@@ -78,6 +79,7 @@ class Rows:
         self.prompt_logprobs: dict[int, int] = {}
         self.second_segment = np.full(num_rows, max_len, np.int32)  # where tokens of type 1 begin
         self.num_with_types = 0  # rows that have such tokens
+        self.embeds: dict[int, PromptEmbeds] = {}  # of the first tokens of rows, which are NO_TOKEN
         self.adapter_slots = np.full(num_rows, -1, np.int32)
         self.adapter_scales = np.ones(num_rows, np.float32)
 
@@ -103,6 +105,9 @@ class Rows:
         if new.second_segment is not None:
             self.second_segment[row] = new.second_segment
             self.num_with_types += 1
+        if new.embeds is not None:
+            self.embeds[row] = new.embeds
+            self.token_ids[row, : len(new.embeds)] = NO_TOKEN
         self.adapter_slots[row], self.adapter_scales[row] = new.adapter_slot, new.adapter_scale
         self._put_mask(row, sampling)
 
@@ -111,6 +116,7 @@ class Rows:
             self.second_segment[row] = self.token_ids.shape[1]
             self.num_with_types -= 1
         self.adapter_slots[row] = -1
+        self.embeds.pop(row, None)
         self.biases.pop(row, None)
         self.forbidden.pop(row, None)
         self.prompt_logprobs.pop(row, None)

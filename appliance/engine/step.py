@@ -6,6 +6,7 @@ import msgspec
 
 from appliance.engine.grammar.interface import Grammar
 from appliance.engine.messages import ErrorKind, SamplingParams, TokenLogprobs
+from appliance.engine.prompt_embeds import PromptEmbeds
 
 
 class NewRow(msgspec.Struct, frozen=True):
@@ -24,6 +25,7 @@ class NewRow(msgspec.Struct, frozen=True):
     drafts_salt: str | None = None  # drafts come from no answer of another salt
     adapter_slot: int = -1  # of the sequence's adapter; negative: none
     adapter_scale: float = 1.0
+    embeds: PromptEmbeds | None = None  # of the first tokens, whose ids are of no account
 
 
 class DraftTokens(msgspec.Struct, frozen=True):

@@ -1,6 +1,6 @@
 """The seam between the runner and a kernel set. Inputs are arrays on the host; a set copies them if it must."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
@@ -13,6 +13,7 @@ from appliance.kernels.logits import Logits
 from appliance.kernels.packed_cache import PackedCache
 from appliance.kernels.revision import new_revision
 from appliance.kernels.sampling import SampledBatch, SamplingBatch
+from appliance.kernels.step_embeds import StepEmbeds
 from appliance.program.operators import StepProgram
 from appliance.program.work import OperatorWork
 
@@ -119,6 +120,7 @@ class StepInputs:
     states: None exactly if the program has no states.
     adapters: None if no sequence has one; then the program runs that knows of none.
     given: f32 [T, W], what the program's `given` slot holds; None exactly if it has none.
+    embeds: embeddings in place of some tokens. None: there are none.
 
     The arrays of an object are never replaced, but their numbers may change between two steps: `revision` tells a set
     whether it has seen the arrays before. `follows`: the step is the last one advanced by one token in each row, and
@@ -138,6 +140,7 @@ class StepInputs:
     token_types: np.ndarray | None = None
     adapters: StepAdapters | None = None
     given: np.ndarray | None = None
+    embeds: StepEmbeds | None = None
     follows: bool = False
     revision: int = field(init=False, default_factory=new_revision, compare=False)
 
@@ -362,14 +365,6 @@ class Staged(Protocol):
 
     def finish(self, number: int) -> Logits:
         """Waits for the logits of a step, which are valid until another one begins. Steps are finished in order."""
-
-
-@runtime_checkable
-class Watched(Protocol):
-    """An executable that may end by itself between two steps."""
-
-    def watch(self, when_lost: Callable[[str], None]) -> None:
-        """Has a function called with the reason, from another thread, when that happens; later steps fail."""
 
 
 @runtime_checkable

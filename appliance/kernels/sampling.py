@@ -39,7 +39,7 @@ class SamplingBatch:
     repetition_penalty f32 [R] (1 is off) applies to tokens of prompt and output; presence_penalty and frequency_penalty
     f32 [R] (0 is off) apply to the output. The tokens of row r are token_table[token_row[r], :num_tokens[r]], of which
     the first num_prompt_tokens[r] are the prompt. token_table is i32 [rows, max_len], the engine's persistent table; it
-    is read only for rows with a penalty.
+    is read only for rows with a penalty. It has NO_TOKEN where a prompt has an embedding: no penalty is about that.
 
     seed u64 [R] and position u64 [R] give the random number: Philox4x32-10 with key = seed and counter = position. The
     position is any number that differs from draw to draw of one sequence, such as the count of its tokens.

@@ -31,4 +31,5 @@ class StageInputs(NamedTuple):
             adapters=inputs.adapters if self.places else None,
             token_types=inputs.token_types if self.embeds else None,
             given=given,
+            embeds=inputs.embeds if self.embeds else None,
         )

@@ -84,9 +84,9 @@ def emit_embedding(builder: ProgramBuilder, spec: DecoderSpec) -> Slot:
     table = builder.weight("embed", spec.vocab_size, spec.hidden_size, role="embedding")
     positions = builder.weight("positions", -1, spec.hidden_size) if spec.learned_positions else None
     types = builder.weight("types", -1, spec.hidden_size) if spec.has_token_types else None
-    builder.emit(
-        Embed(table, out, spec.embedding_scale, positions, spec.position_offset, types, num_tokens=spec.vocab_size)
-    )
+    places = (positions, spec.position_offset, types)
+    scale, given_scale = spec.embedding_scale, spec.given_scale
+    builder.emit(Embed(table, out, scale, *places, num_tokens=spec.vocab_size, given_scale=given_scale))
     if spec.embedding_norm is not None:
         emit_norm(builder, spec.embedding_norm, "embed_norm", out, hidden)
     return hidden

@@ -4,9 +4,10 @@ from appliance.layers.adapter import Adapter
 from appliance.layers.program import ProgramBuilder, Projection
 from appliance.layers.scale import emit_scale
 from appliance.layers.spec import FeedForwardSpec
-from appliance.program.operators import Activation, GatedActivation, GaussianTopK
+from appliance.program.operators import Activation, GatedActivation
 from appliance.program.record import XIELU_PARAMETERS
 from appliance.program.slots import Slot, whole
+from appliance.program.streams import GaussianTopK
 
 
 def emit_feed_forward(

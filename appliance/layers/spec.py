@@ -307,7 +307,8 @@ class DecoderSpec(msgspec.Struct, frozen=True):
     pooling: the head of a model that pools, in place of the output head. embedding_norm: of the sum of the embeddings.
     has_token_types: tokens have types (segments), whose vectors are added to their embeddings. per_layer: inputs of
     each layer. streams: further residual streams. keeps: what a drafting head reads of it. draft: it is such a head,
-    or a stage, which has no layers.
+    or a stage, which has no layers. takes_embeds: a step may give embeddings in place of tokens; scales_embeds: these
+    are scaled as those of tokens are, and have not the scale yet.
     """
 
     vocab_size: int
@@ -329,4 +330,13 @@ class DecoderSpec(msgspec.Struct, frozen=True):
     streams: StreamsSpec | None = None
     keeps: KeptStates | None = None
     draft: DraftHeadSpec | StageSpec | None = None
+    takes_embeds: bool = False
+    scales_embeds: bool = True
     ignored_tensors: tuple[str, ...] = ()  # fnmatch patterns of checkpoint tensors that are not weights of it
+
+    @property
+    def given_scale(self) -> float | None:
+        """The factor of embeddings that a step gives in place of tokens; None: it gives none."""
+        if not self.takes_embeds:
+            return None
+        return self.embedding_scale if self.scales_embeds else 1.0

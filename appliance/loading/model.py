@@ -87,7 +87,8 @@ def load_model(
     """
     kept = plan.model.kept_layers
     keeps = None if kept is None else KeptStates(kept)
-    described = describe(facts, plan.model.max_model_len, plan.model.pooling_choice, keeps)
+    length, pooling = plan.model.max_model_len, plan.model.pooling_choice
+    described = describe(facts, length, pooling, keeps, takes_embeds=plan.model.takes_embeds)
     inventory = take_inventory(described, facts, plan.precision)
     compiled = described.stored_as({name: item.form for name, item in inventory.items()}).compiled
     with _source(plan, facts, described) as reader:

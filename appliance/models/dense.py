@@ -73,8 +73,8 @@ class Dense(msgspec.Struct, frozen=True, kw_only=True):
     queries, keys, values and output. parts: further weights of each of these layers, or of the layer of a number.
     single_blocks: a layer is a mixer, or a feed-forward where its kind is "mlp" or "moe", with one norm. ignored:
     patterns of further tensors. feed_forward: what a layer has in place of the usual one, given its number and that.
-    tables: further weights that no layer has. encoder: of a model that pools, runs each sequence whole, and has no
-    output head.
+    tables: further weights that no layer has. scales_embeds: see DecoderSpec. encoder: of a model that pools, runs each
+    sequence whole, and has no output head.
     """
 
     modules: Mapping[str, str] = {}
@@ -94,6 +94,7 @@ class Dense(msgspec.Struct, frozen=True, kw_only=True):
     learned_positions: bool = False
     position_offset: int = 0
     embedding_scale: float = 1.0
+    scales_embeds: bool = True
     logit_scale: float = 1.0
     score_scale: float = 1.0
     head_bias: bool = False
@@ -170,6 +171,7 @@ def dense_decoder(
         norm=norm,
         weights=model.weights(names.top(norm), lambda index: names.layer(norm, index), dense.root, dense.layers),
         embedding_scale=dense.embedding_scale,
+        scales_embeds=dense.scales_embeds,
         learned_positions=dense.learned_positions,
         position_offset=dense.position_offset,
         tie_embeddings=config.tie_embeddings,

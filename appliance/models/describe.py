@@ -44,10 +44,13 @@ def describe(
     max_model_len: int,
     pooling: PoolingChoice | None = None,
     keeps: KeptStates | None = None,
+    *,
+    takes_embeds: bool = False,
 ) -> Described:
     """Returns the decoder of a checkpoint for sequences of up to `max_model_len` tokens, all matrices in one layout.
 
     pooling: the head of a model that pools. None: the model generates. keeps: what a drafting head reads of it.
+    takes_embeds: a step may give embeddings in place of tokens.
 
     Raises ModelError if this version does not support the architecture or a part of its config; CheckpointError if the
     config has another form.
@@ -60,6 +63,8 @@ def describe(
         raise ModelError(Problem(message, hint="set model.task: embed"))
     if keeps is not None:
         spec = _keeping(spec, keeps)
+    if takes_embeds:
+        spec = _taking_embeds(spec, facts)
     return Described(spec, compile_decoder(spec, {}))
 
 
@@ -84,6 +89,14 @@ def _keeping(spec: DecoderSpec, keeps: KeptStates) -> DecoderSpec:
         message = f"the head reads the model before the layers {keeps.layers}, and the model has {len(spec.layers)}"
         raise ModelError(Problem(message, hint="choose the head of this model"))
     return replace(spec, keeps=keeps)
+
+
+def _taking_embeds(spec: DecoderSpec, facts: ModelFacts) -> DecoderSpec:
+    """Raises ModelError if layers read of a token what no embedding tells."""
+    if spec.per_layer is not None:
+        message = f"each layer of this {facts.architecture} looks token ids up itself, and an embedding has none"
+        raise ModelError(Problem(message, hint="remove model.enable_prompt_embeds", concerns="embeds"))
+    return replace(spec, takes_embeds=True)
 
 
 def build_decoder(facts: ModelFacts, max_model_len: int) -> DecoderSpec:

@@ -6,12 +6,12 @@ import msgspec
 
 from appliance.base.errors import ApplianceError
 
-Concern = Literal["checkpoint", "rotary", "context", "windows"]
+Concern = Literal["checkpoint", "rotary", "context", "windows", "embeds"]
 
 
 class Problem(msgspec.Struct, frozen=True):
     """One thing that a family cannot express. `concerns`: the part to change, which is the checkpoint, its rotary
-    parameters, the longest sequence, or that windows are disabled."""
+    parameters, the longest sequence, that windows are disabled, or that prompts have embeddings."""
 
     message: str
     concerns: Concern = "checkpoint"

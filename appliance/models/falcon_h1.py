@@ -30,6 +30,7 @@ def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
     dense = Dense(
         modules=JAMBA_MODULES,
         embedding_scale=model.number("embedding_multiplier", 1.0),
+        scales_embeds=False,
         logit_scale=model.number("lm_head_multiplier", 1.0),
         score_scale=entry**2 * model.number("key_multiplier", 1.0),
     )

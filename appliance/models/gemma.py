@@ -23,6 +23,7 @@ def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
         stored_norms="none" if facts.stored.norm_includes_one else "add_one",
         query_key_norm=model.query_key_norm() if model.config.model_type == "gemma3_text" else None,
         embedding_scale=model.config.hidden_size**0.5,
+        scales_embeds=False,
         root=text_root(model),
         ignored=OTHER_MEDIA,
         mixer=_both_ways if model.flag("use_bidirectional_attention", default=False) else None,

@@ -18,5 +18,6 @@ def minicpm_differences(model: Model) -> Dense:
     return Dense(
         residual=ResidualSpec(multiplier=model.number("scale_depth", 1.4) / config.num_layers**0.5),
         embedding_scale=model.number("scale_emb", 12.0),
+        scales_embeds=False,
         logit_scale=model.number("dim_model_base", 256.0) / config.hidden_size,
     )

@@ -84,7 +84,7 @@ class Growing:
         output = RequestOutput(
             request_id=self._request.request_id,
             prompt=self._prompt,
-            prompt_token_ids=self._request.prompt_token_ids,
+            prompt_token_ids=None if self._request.prompt_embeds is not None else self._request.prompt_token_ids,
             prompt_logprobs=self._prompt_logprobs,
             outputs=shown,
             finished=self.finished,

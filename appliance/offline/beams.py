@@ -60,7 +60,7 @@ def _sequence(
 ) -> BeamSearchSequence:
     """An end token is in the sequence only where it was asked for, as in vLLM; its log-probability always counts."""
     has_end = output.finish_reason == "stop" and not params.include_stop_str_in_output
-    tokens = [*ready.request.prompt_token_ids, *(output.token_ids[:-1] if has_end else output.token_ids)]
+    tokens = [*ready.request.known_token_ids, *(output.token_ids[:-1] if has_end else output.token_ids)]
     logprobs = output.logprobs or []
     return BeamSearchSequence(
         tokens=tokens,

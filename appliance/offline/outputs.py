@@ -53,11 +53,12 @@ class RequestMetrics:
 
 @dataclass(slots=True)
 class RequestOutput:
-    """The answer to one prompt. prompt: None where it was given as token ids."""
+    """The answer to one prompt. prompt: None where it was given as token ids. prompt_token_ids: None where it was given
+    as embeddings."""
 
     request_id: str
     prompt: str | None
-    prompt_token_ids: list[int]
+    prompt_token_ids: list[int] | None
     prompt_logprobs: list[PositionLogprobs | None] | None
     outputs: list[CompletionOutput]
     finished: bool

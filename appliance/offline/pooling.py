@@ -101,6 +101,8 @@ def _texts(given: Any, name: str) -> list[str]:
 
 
 def _fields(prompt: Given, params: PoolingParams) -> InputFields:
+    if prompt.embeds is not None:
+        raise InvalidRequestError("prompts of embeddings are for models that generate", param="prompt_embeds")
     return InputFields(
         input=prompt.text if prompt.token_ids is None else list(prompt.token_ids),
         truncate_prompt_tokens=params.truncate_prompt_tokens if prompt.truncate is None else prompt.truncate,

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, NotRequired, TypedDict, cast
 
+import numpy as np
+
 from appliance.offline.errors import InvalidRequestError
 
 
@@ -17,12 +19,20 @@ class TokensPrompt(TypedDict):
     cache_salt: NotRequired[str]
 
 
-Prompt = str | list[int] | TextPrompt | TokensPrompt
+class EmbedsPrompt(TypedDict):
+    """prompt_embeds: floats [tokens, width], a numpy array or a torch tensor; see model.enable_prompt_embeds."""
+
+    prompt_embeds: Any
+    prompt: NotRequired[str]
+    cache_salt: NotRequired[str]
+
+
+Prompt = str | list[int] | TextPrompt | TokensPrompt | EmbedsPrompt
 PromptType = Prompt  # vLLM's name
 
 
 class Given(NamedTuple):
-    """One prompt: its text, or its tokens with the text that they stand for where it is known.
+    """One prompt: its text, or its tokens or embeddings with the text that they stand for where it is known.
 
     truncate: to so many tokens, or -1 to what the model takes; None leaves that to the parameters.
     """
@@ -32,15 +42,15 @@ class Given(NamedTuple):
     cache_salt: str | None = None
     truncate: int | None = None
     add_special_tokens: bool = True
+    embeds: np.ndarray | None = None
 
 
-_KNOWN = frozenset({"prompt", "prompt_token_ids", "cache_salt", "type"})
+_KNOWN = frozenset({"prompt", "prompt_token_ids", "prompt_embeds", "cache_salt", "type"})
 _UNREAD = "this version reads text alone"
 _REFUSED = {
     "multi_modal_data": _UNREAD,
     "multi_modal_uuids": _UNREAD,
     "mm_processor_kwargs": _UNREAD,
-    "prompt_embeds": "prompts are text or token ids here",
     "encoder_prompt": "no model here has an encoder and a decoder",
     "decoder_prompt": "no model here has an encoder and a decoder",
 }
@@ -97,14 +107,30 @@ def _of_mapping(given: Mapping[str, Any], where: str) -> Given:
         if name in _REFUSED and value:
             raise InvalidRequestError(f"{where} has {name!r}, and {_REFUSED[name]}", param=name)
         if name not in _KNOWN and name not in _REFUSED:
-            raise InvalidRequestError(f"{where} has the key {str(name)[:40]!r}; prompt and prompt_token_ids are known")
-    text, token_ids = given.get("prompt"), given.get("prompt_token_ids")
+            raise InvalidRequestError(
+                f"{where} has the key {str(name)[:40]!r}; prompt, prompt_token_ids and prompt_embeds are known"
+            )
+    text, token_ids, embeds = (given.get(name) for name in ("prompt", "prompt_token_ids", "prompt_embeds"))
     if text is not None and not isinstance(text, str):
         raise InvalidRequestError(f"{where}['prompt'] is of the type {type(text).__name__}; a text is expected")
+    if embeds is not None:
+        if token_ids is not None:
+            raise InvalidRequestError(f"{where} has both 'prompt_token_ids' and 'prompt_embeds'")
+        return Given(text, None, given.get("cache_salt"), embeds=_floats(embeds, where))
     if token_ids is None and text is None:
-        raise InvalidRequestError(f"{where} has neither 'prompt' nor 'prompt_token_ids'")
+        raise InvalidRequestError(f"{where} has none of 'prompt', 'prompt_token_ids' and 'prompt_embeds'")
     tokens = None if token_ids is None else _tokens(token_ids, where)
     return Given(text, tokens, given.get("cache_salt"))
+
+
+def _floats(values: Any, where: str) -> np.ndarray:
+    """Returns an array of a numpy array, or of a tensor of torch, which is not imported for that."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu().float().numpy()
+    if not isinstance(values, np.ndarray):
+        kind = type(values).__name__
+        raise InvalidRequestError(f"{where}['prompt_embeds'] is of the type {kind}; an array of numpy or torch is")
+    return values
 
 
 def _tokens(values: Any, where: str) -> list[int]:

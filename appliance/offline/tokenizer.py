@@ -135,8 +135,8 @@ class OfflineTokenizer:
             continue_final_message=continue_final_message,
         )
         wished = Conversation(conversation, options)
-        text, token_ids = self._session.run(lambda: self._session.wishes.chat(wished))
-        return token_ids if tokenize else text or ""
+        prompt = self._session.run(lambda: self._session.wishes.chat(wished))
+        return prompt.token_ids if tokenize else prompt.text or ""
 
     def _id_of(self, token: str | None) -> int | None:
         return None if token is None else self._tokenizer.token_id(token)

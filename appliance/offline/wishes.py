@@ -13,6 +13,7 @@ from appliance.offline.params import LoRARequest, SamplingParams
 from appliance.offline.prompts import Given
 from appliance.plan.types import EnginePlan
 from appliance.requests.fields import ChatFields, ChatMessage, CompletionFields
+from appliance.requests.prompt_embeds import EmbedsReader
 from appliance.requests.prompts import Prompt, PromptMaker
 from appliance.requests.sampling import LengthWish, SamplingRules, text_options
 from appliance.requests.structured import constraint_of
@@ -76,6 +77,7 @@ class WishMaker:
         own = msgspec.structs.replace(plan, serving=msgspec.structs.replace(serving, requests=trusting))
         self.prompts = PromptMaker(own, tokenizer)
         self.rules = SamplingRules(own, tokenizer)
+        self._embeds = EmbedsReader(plan.model)
         self._structured = serving.structured
         self._takes_processors = plan.parallel.replicas == 1
 
@@ -84,26 +86,29 @@ class WishMaker:
         processors = self._named(wish.params)
         try:
             fields = completion_fields(wish.params, processors, wish.priority)
-            text, token_ids = await self.prompt(wish.prompt, fields)
-            request = self._request(wish, fields, token_ids)
+            prompt = await self.prompt(wish.prompt, fields)
+            request = self._request(wish, fields, prompt)
         except BaseException:
             for name in processors:
                 given_processors.take_back(name)
             raise
-        return ReadyRequest(wish, text, request, processors)
+        return ReadyRequest(wish, prompt.text, request, processors)
 
     async def prompt(self, given: Given | Conversation, fields: CompletionFields) -> Prompt:
         """Returns a prompt's text and tokens, cut as the fields say. Raises ApiError, InvalidRequestError."""
         if isinstance(given, Conversation):
             return await self.chat(given, fields.truncate_prompt_tokens)
+        if given.truncate is not None:
+            fields = msgspec.structs.replace(fields, truncate_prompt_tokens=given.truncate)
+        if given.embeds is not None:
+            self._embeds.check_fields(fields)
+            embeds = self._embeds.of_array(given.embeds, "prompt_embeds")
+            return self.prompts.of_embeds(embeds, given.text, fields)
         prompt = given.text if given.token_ids is None else list(given.token_ids)
         assert prompt is not None
-        cut = fields.truncate_prompt_tokens if given.truncate is None else given.truncate
-        asked = msgspec.structs.replace(
-            fields, prompt=prompt, truncate_prompt_tokens=cut, add_special_tokens=given.add_special_tokens
-        )
-        [(_, token_ids)] = await self.prompts.completion(asked)
-        return given.text, token_ids
+        asked = msgspec.structs.replace(fields, prompt=prompt, add_special_tokens=given.add_special_tokens)
+        [read] = await self.prompts.completion(asked)
+        return Prompt(given.text, read.token_ids)
 
     async def chat(self, conversation: Conversation, truncate: int | None = None) -> Prompt:
         """Renders a conversation. Raises ApiError, InvalidRequestError."""
@@ -120,14 +125,15 @@ class WishMaker:
         )
         return await self.prompts.chat(fields, options.tools)
 
-    def _request(self, wish: Wish, fields: CompletionFields, token_ids: list[int]) -> TextRequest:
+    def _request(self, wish: Wish, fields: CompletionFields, prompt: Prompt) -> TextRequest:
         # No more than the context leaves: an offline caller gets what fits, as from vLLM.
         wanted = LengthWish(asked=None, field="max_tokens", prompt_field="prompt", default=wish.params.max_tokens)
-        max_tokens = self.rules.max_tokens(wanted, len(token_ids))
+        max_tokens = self.rules.max_tokens(wanted, len(prompt.token_ids))
         given = msgspec.structs.replace(fields, min_tokens=min(fields.min_tokens or 0, max_tokens))
         return TextRequest(
             request_id=wish.request_id,
-            prompt_token_ids=token_ids,
+            prompt_token_ids=prompt.token_ids,
+            prompt_embeds=prompt.embeds,
             sampling=self.rules.params(given, max_tokens, fields.logprobs, fields.prompt_logprobs),
             constraint=constraint_of(fields, self._structured),
             text=replace(text_options(fields), detokenize=wish.params.detokenize),

@@ -22,6 +22,7 @@ from appliance.plan.context import ContextRequest, config_overrides, request_con
 from appliance.plan.describe import describe_model
 from appliance.plan.draft_head import Head, find_head, kept_states
 from appliance.plan.draft_model import DraftingSizes, plan_draft_model
+from appliance.plan.embeds import embeds_width, plan_embeds
 from appliance.plan.expert_ranks import check_experts
 from appliance.plan.experts import plan_experts
 from appliance.plan.features import check_compatibility, refuse_unbuilt
@@ -118,7 +119,7 @@ def run_passes(inputs: PlanInputs) -> Outcome:
         plan_model(inputs, context, modelled, ledger),
         max_model_len=planned.max_model_len,
         experts=check_experts(parallel, plan_experts(program, ledger), ledger, has_adapters=needs.adapters is not None),
-        **_of_heads(pooling, head),
+        **_of_program(described, pooling, head, ledger),
     )
     plan = EnginePlan(
         **_named(inputs, ledger),
@@ -184,7 +185,9 @@ def _describe(
     """Whose code runs the model, its program, and how it pools."""
     modelled = plan_modelling(inputs, ledger)
     pooling = plan_pooling(inputs, modelled, ledger)
-    described = describe_model(inputs, max_model_len, modelled, pooling, ledger, kept_states(head))
+    takes_embeds = plan_embeds(inputs, modelled, pooling, ledger)
+    wanted = (modelled, pooling, ledger, kept_states(head))
+    described = describe_model(inputs, max_model_len, *wanted, takes_embeds=takes_embeds)
     return modelled, described, described_pooling(pooling, described)
 
 
@@ -194,10 +197,12 @@ def _shared(parallel: ParallelPlan, program: PlannedProgram) -> ParallelPlan:
     return msgspec.structs.replace(parallel, tensor=program.num_ranks, layers=layers)
 
 
-def _of_heads(pooling: PoolingPlan | None, head: Head | None) -> dict[str, Any]:
-    """What the model's plan says of how it pools, and of what it keeps for a drafting head."""
-    pooled = {} if pooling is None else {"task": pooling.task, "pooling": pooling}
-    return pooled if head is None else {**pooled, "kept_layers": head.keeps.layers}
+def _of_program(described: Described, pooling: PoolingPlan | None, head: Head | None, ledger: Ledger) -> dict[str, Any]:
+    """What the model's plan says of how it pools, of what it keeps for a drafting head, and of embeddings that it
+    takes."""
+    told: dict[str, Any] = {"embeds_width": embeds_width(described, ledger)}
+    told |= {} if pooling is None else {"task": pooling.task, "pooling": pooling}
+    return told if head is None else {**told, "kept_layers": head.keeps.layers}
 
 
 def _overridden(inputs: PlanInputs, ledger: Ledger) -> ModelFacts:

@@ -6,6 +6,7 @@ from appliance.layers.draft_spec import KeptStates
 from appliance.models.describe import Described
 from appliance.models.errors import ModelError, Problem
 from appliance.plan.context import model_path
+from appliance.plan.embeds import FIELD
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import Ledger
 from appliance.plan.modelling import Modelled
@@ -22,6 +23,8 @@ def describe_model(
     pooling: PoolingPlan | None,
     ledger: Ledger,
     keeps: KeptStates | None = None,
+    *,
+    takes_embeds: bool = False,
 ) -> Described:
     """The model's program. What its family cannot express, and a checkpoint of other tensors, is refused; an outline
     then stands for it, as for an architecture that is not in this version, or that modelling code runs."""
@@ -31,7 +34,7 @@ def describe_model(
         return programs.outline(model)
     try:
         described, problems = programs.describe(
-            model, max_model_len, None if pooling is None else pooling.choice, keeps
+            model, max_model_len, None if pooling is None else pooling.choice, keeps, takes_embeds=takes_embeds
         )
     except CheckpointError as error:
         ledger.refuse(model_path(inputs.spec), RULE, error.problem, hint=error.hint or _OTHER_MODEL)
@@ -55,6 +58,8 @@ def _refuse(problem: Problem, model: ModelFacts, ledger: Ledger) -> None:
         hint = f"{_OTHER_MODEL}, or try transformers' code: model_impl: transformers"
     if problem.concerns == "context":
         path = "model.max_model_len"
+    elif problem.concerns == "embeds":
+        path, hint = FIELD, "remove it"
     elif problem.concerns == "windows":
         path = "model.disable_sliding_window"
     elif problem.concerns == "rotary" and ledger.loaded.spec.model.rope_scaling:

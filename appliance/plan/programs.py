@@ -36,14 +36,16 @@ class Programs:
         max_model_len: int,
         pooling: PoolingChoice | None = None,
         keeps: KeptStates | None = None,
+        *,
+        takes_embeds: bool = False,
     ) -> tuple[Described, tuple[Problem, ...]]:
         """And what is wrong with the checkpoint's tensors. Raises ModelError and CheckpointError."""
 
         def make() -> tuple[Described, tuple[Problem, ...]]:
-            described = describe(model, max_model_len, pooling, keeps)
+            described = describe(model, max_model_len, pooling, keeps, takes_embeds=takes_embeds)
             return described, tuple(tensor_problems(described, model))
 
-        return self._once(("model", max_model_len, pooling, keeps), (model,), make)
+        return self._once(("model", max_model_len, pooling, keeps, takes_embeds), (model,), make)
 
     def outline(self, model: ModelFacts) -> Described:
         return self._once(("outline",), (model,), lambda: outline(model))
@@ -94,5 +96,7 @@ def program_of(plan: EnginePlan, model: ModelFacts, programs: Programs) -> Plann
     model = with_config_overrides(model, plan.model.config_overrides)
     kept = plan.model.kept_layers
     keeps = None if kept is None else KeptStates(kept)
-    described, _ = programs.describe(model, plan.model.max_model_len, plan.model.pooling_choice, keeps)
+    described, _ = programs.describe(
+        model, plan.model.max_model_len, plan.model.pooling_choice, keeps, takes_embeds=plan.model.takes_embeds
+    )
     return programs.stored(described, model, planned_forms(plan.precision), KERNEL_SETS[plan.kernels.kernel_set])

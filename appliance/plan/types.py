@@ -132,7 +132,12 @@ class ModelPlan(msgspec.Struct, frozen=True, kw_only=True):
     modelling: ModellingPlan | None = None  # None: our own decoder runs the model
     pooling: PoolingPlan | None = None  # None: it generates
     sleep_mode: bool = False  # it may give its memory back on demand
+    embeds_width: int = 0  # of embeddings that prompts may have in place of token ids; 0: they may have none
     kept_layers: tuple[int, ...] | None = None  # what a drafting head reads (KeptStates); None: nothing is kept
+
+    @property
+    def takes_embeds(self) -> bool:
+        return self.embeds_width > 0
 
     @property
     def pooling_choice(self) -> PoolingChoice | None:

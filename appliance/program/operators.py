@@ -22,7 +22,7 @@ from appliance.program.record import ActivationKind, LearnedActivationKind, Norm
 from appliance.program.routing import ChooseExperts, Experts, GatedAdd, MixExperts, PlaceExperts
 from appliance.program.slots import Slot, Span
 from appliance.program.states import GatedDelta, RgLru, ShortConv, StateShape, StateSpace
-from appliance.program.streams import CorrectStreams, MatchMagnitude, MixStreams
+from appliance.program.streams import CorrectStreams, GaussianTopK, MatchMagnitude, MixStreams
 from appliance.program.work import ChunkReach, Forms, OperatorWork, Reach
 
 
@@ -33,6 +33,9 @@ class Embed(Record, frozen=True):
     missing_row: the row of tokens beyond the table; None: it has all. num_tokens: the rows of the table; with 0, which
     leaves them open, several ranks have it whole. own: of a rank, the first token of its table and the one after its
     last; only the rows of these are written.
+
+    given_scale: the factor, in place of `scale`, of an embedding that a step gives in place of a token's row of the
+    table (StepInputs.embeds). None: a step may give none.
     """
 
     doc = "token (and position, and segment) embeddings"
@@ -48,6 +51,7 @@ class Embed(Record, frozen=True):
     missing_row: int | None = None
     num_tokens: int = 0
     own: tuple[int, int] | None = None
+    given_scale: float | None = None
 
     def work(self, forms: Forms) -> OperatorWork:
         return OperatorWork("embed", row_bytes=4 * self.out.width)
@@ -338,18 +342,6 @@ class ScaleByWeight(Record, frozen=True):
     is_one: bool = False
 
 
-class GaussianTopK(Record, frozen=True):
-    """x = max(0, x - (mean(x) + num_deviations * std(x))) in place, by row; std is that of the row as it is.
-
-    If x is normally distributed, a share of it stays above zero that the number of deviations states.
-    """
-
-    doc = "keep what is far above the mean of its row"
-
-    x: Span
-    num_deviations: float
-
-
 Operator = (
     Embed | RmsNorm | LayerNorm | HeadNorm | Linear | Activation | GatedActivation | Rope | KvWrite | PagedAttention
     | Add | GatherRows | SoftCap | ChooseExperts | Experts | GatedAdd | ScaleByPosition | HeadLinear
@@ -387,6 +379,12 @@ class StepProgram(msgspec.Struct, frozen=True):
     def state_bytes(self) -> int:
         """The bytes of all states of one sequence."""
         return sum(state.size_bytes for state in self.states)
+
+    @property
+    def embeds_width(self) -> int | None:
+        """The columns of the embeddings that a step may give in place of tokens; None: it may give none."""
+        taking = (op.out.width for op in self.operators if isinstance(op, Embed) and op.given_scale is not None)
+        return next(taking, None)
 
     def matrices(self) -> frozenset[str]:
         """Returns the names of the weights that are kept in their planned layout."""

@@ -1,11 +1,11 @@
-"""Several residual streams beside one another (AltUp, arXiv:2301.13310), as Gemma 3n has them.
+"""Several residual streams beside one another (AltUp, arXiv:2301.13310), as Gemma 3n has them, and its sparse gates.
 
 A token has n streams of D columns. A layer computes with the first, which is the active one: it is the residual stream
 of other models.
 """
 
 from appliance.program.record import Record
-from appliance.program.slots import Slot
+from appliance.program.slots import Slot, Span
 
 
 class MixStreams(Record, frozen=True):
@@ -43,3 +43,15 @@ class MatchMagnitude(Record, frozen=True):
     x: Slot
     reference: Slot
     least: float
+
+
+class GaussianTopK(Record, frozen=True):
+    """x = max(0, x - (mean(x) + num_deviations * std(x))) in place, by row; std is that of the row as it is.
+
+    If x is normally distributed, a share of it stays above zero that the number of deviations states.
+    """
+
+    doc = "keep what is far above the mean of its row"
+
+    x: Span
+    num_deviations: float

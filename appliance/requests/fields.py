@@ -122,14 +122,15 @@ class GenerationFields(SamplingFields, kw_only=True, forbid_unknown_fields=True)
 
 
 class CompletionFields(GenerationFields, kw_only=True, forbid_unknown_fields=True):
-    """prompt: text, texts, token ids, or lists of token ids."""
+    """prompt: text, texts, token ids, or lists of token ids. prompt_embeds: of further prompts, which come first: each
+    is a tensor [tokens, width] as `torch.save` or safetensors writes it, in base64."""
 
-    prompt: str | list[str | int | list[int]]
+    prompt: str | list[str | int | list[int]] | None = None
     logprobs: int | None = None
     echo: bool | None = False
     add_special_tokens: bool = True
     suffix: str | None = None
-    prompt_embeds: Any = None
+    prompt_embeds: str | list[str] | None = None
 
 
 class ContentPart(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -200,7 +201,6 @@ _NOTHING: tuple[Any, ...] = (None, [], {}, False)
 UNBUILT: dict[str, tuple[Any, ...]] = {
     "kv_transfer_params": _NOTHING,
     "vllm_xargs": _NOTHING,
-    "prompt_embeds": _NOTHING,
     "functions": (None, []),
     "function_call": (None, "none", "auto"),
     "modalities": (None, ["text"]),

@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from appliance.catalog.content_format import ContentFormat, detect_content_format
+from appliance.engine.prompt_embeds import PromptEmbeds
 from appliance.plan.types import EnginePlan
 from appliance.requests import degraded
 from appliance.requests.errors import invalid
@@ -20,6 +22,9 @@ from appliance.text.template import RESERVED_NAMES, ChatTemplate
 from appliance.text.tokenizer import Tokenizer
 from appliance.text.tool_style import ToolStyle, detect_tool_style
 
+if TYPE_CHECKING:
+    from appliance.requests.prompt_embeds import EmbedsReader
+
 INLINE_CHARACTERS = 20_000  # about a millisecond of tokenization
 MAX_PROMPTS = 1024
 MAX_TEMPLATE_CHARACTERS = 64 << 10  # of a request's own template
@@ -27,7 +32,19 @@ _THINKING = "enable_thinking"
 
 T = TypeVar("T")
 Tools = Sequence[Mapping[str, Any]] | None
-Prompt = tuple[str | None, list[int]]  # the text where there was one, and its tokens
+
+
+class Prompt(NamedTuple):
+    """text: where there was one. embeds: of its first tokens, whose ids are 0 and of no account."""
+
+    text: str | None
+    token_ids: list[int]
+    embeds: PromptEmbeds | None = None
+
+    @property
+    def known_ids(self) -> list[int] | None:
+        """Its token ids; None where it has embeddings instead."""
+        return self.token_ids if self.embeds is None else None
 
 
 class PromptMaker:
@@ -39,6 +56,7 @@ class PromptMaker:
         self.output = load_output_format(parsers.tools, parsers.reasoning)
         self._tokenizer = tokenizer
         self._context = plan.model.max_model_len
+        self._model = plan.model
         self._truncation = plan.serving.requests.truncated_prompts
         self._content_format = plan.model.chat_template_content_format
         named, special = tokenizer.identity.chat_templates, tokenizer.identity.special_tokens
@@ -55,19 +73,33 @@ class PromptMaker:
 
     async def completion(self, fields: CompletionFields) -> list[Prompt]:
         """One entry a prompt. Raises ApiError 400."""
-        given, suffix = _split(fields.prompt), fields.suffix
-        if len(given) > MAX_PROMPTS:
-            raise invalid("prompt", f"prompt has {len(given)} prompts; {MAX_PROMPTS} are allowed", "invalid_value")
-        prompts: list[Prompt] = []
+        prompts = [Prompt(None, [0] * len(each), each) for each in await self._embeds(fields)]
+        given, suffix = _split(fields.prompt, is_needed=not prompts), fields.suffix
+        if (count := len(prompts) + len(given)) > MAX_PROMPTS:
+            raise invalid("prompt", f"prompt has {count} prompts; {MAX_PROMPTS} are allowed", "invalid_value")
         for each in given:
             if suffix:
-                prompts.append((each if isinstance(each, str) else None, await self._encode_infill(each, fields)))
+                prompts.append(Prompt(each if isinstance(each, str) else None, await self._encode_infill(each, fields)))
             elif isinstance(each, str):
-                prompts.append((each, await self._encode(each, fields.add_special_tokens)))
+                prompts.append(Prompt(each, await self._encode(each, fields.add_special_tokens)))
             else:
-                prompts.append((None, each))
-        truncate = fields.truncate_prompt_tokens
-        return [(text, self._checked(token_ids, truncate, "prompt")) for text, token_ids in prompts]
+                prompts.append(Prompt(None, each))
+        return [self._cut(each, fields.truncate_prompt_tokens) for each in prompts]
+
+    async def _embeds(self, fields: CompletionFields) -> list[PromptEmbeds]:
+        """A server that no one sends embeddings imports nothing that reads their numbers."""
+        if not fields.prompt_embeds:
+            return []
+        reads: type[EmbedsReader] = import_module("appliance.requests.prompt_embeds").EmbedsReader
+        return await reads(self._model).read(fields)
+
+    def of_embeds(self, embeds: PromptEmbeds, text: str | None, fields: CompletionFields) -> Prompt:
+        """Returns a prompt of embeddings. text: what they stand for, where it is known. Raises ApiError 400."""
+        return self._cut(Prompt(text, [0] * len(embeds), embeds), fields.truncate_prompt_tokens)
+
+    def _cut(self, prompt: Prompt, truncate: int | None) -> Prompt:
+        token_ids, embeds = self._checked(prompt.token_ids, truncate, "prompt"), prompt.embeds
+        return Prompt(prompt.text, token_ids, None if embeds is None else embeds.last(len(token_ids)))
 
     async def _encode_infill(self, prefix: str | list[int], fields: CompletionFields) -> list[int]:
         infill, suffix = self._infill, fields.suffix or ""
@@ -90,7 +122,7 @@ class PromptMaker:
     async def chat(self, fields: ChatFields, tools: Tools = None) -> Prompt:
         """The rendered conversation. Raises ApiError 400, also when the model has no chat template."""
         text, token_ids = await self.chat_tokens(fields, tools, add_special_tokens=fields.add_special_tokens)
-        return text, self._checked(token_ids, fields.truncate_prompt_tokens, "messages")
+        return Prompt(text, self._checked(token_ids, fields.truncate_prompt_tokens, "messages"))
 
     async def chat_tokens(self, fields: ChatFields, tools: Tools, *, add_special_tokens: bool) -> tuple[str, list[int]]:
         """The rendered conversation, whatever its length. Raises ApiError 400."""
@@ -221,8 +253,12 @@ async def _here_or_in_thread(work: Callable[[], T], size: int) -> T:
     return work() if size <= INLINE_CHARACTERS else await asyncio.to_thread(work)
 
 
-def _split(prompt: str | Sequence[str | int | list[int]]) -> list[str | list[int]]:
-    """One prompt or several, each text or token ids."""
+def _split(prompt: str | Sequence[str | int | list[int]] | None, *, is_needed: bool) -> list[str | list[int]]:
+    """One prompt or several, each text or token ids. is_needed: there is no other; else an empty one is none."""
+    if not prompt and not is_needed:
+        return []
+    if prompt is None:
+        raise invalid("prompt", "the field 'prompt' is missing", "missing_required_parameter")
     if isinstance(prompt, str):
         return [prompt]
     if not prompt:

@@ -266,6 +266,7 @@ class EngineClient:
             GenerateRequest(
                 request_id=key,
                 prompt_token_ids=request.prompt_token_ids,
+                prompt_embeds=request.prompt_embeds,
                 sampling=request.sampling,
                 constraint=request.constraint,
                 eos_token_ids=self.text.eos_token_ids,

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from appliance.engine.messages import Constraint, DraftCounts, SamplingParams, TokenLogprobs
+from appliance.engine.prompt_embeds import PromptEmbeds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +27,7 @@ class TextRequest:
 
     request_id: str
     prompt_token_ids: list[int]
+    prompt_embeds: PromptEmbeds | None = None  # of its first tokens, whose ids are 0 and of no account
     sampling: SamplingParams
     constraint: Constraint | None = None
     text: TextOptions = field(default_factory=TextOptions)
@@ -35,6 +37,11 @@ class TextRequest:
     adapter_scale: float | None = None  # in place of the adapter's own
     stacked: tuple[tuple[str, float | None], ...] = ()  # further adapters that add to the first
     second_segment: int | None = None  # where tokens of type 1 begin, in a model whose tokens have types
+
+    @property
+    def known_token_ids(self) -> list[int]:
+        """The tokens of the prompt after those that are embeddings."""
+        return self.prompt_token_ids if self.prompt_embeds is None else self.prompt_token_ids[len(self.prompt_embeds) :]
 
 
 @dataclass(slots=True, kw_only=True)

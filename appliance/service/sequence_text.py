@@ -16,7 +16,7 @@ class SequenceText:
         self.finished = False
         self._detokenizer = make_detokenizer(
             text.tokenizer,
-            request.prompt_token_ids,
+            request.known_token_ids,
             skip_special_tokens=options.skip_special_tokens,
             spaces_between_special_tokens=options.spaces_between_special_tokens,
             kept=options.kept_special_tokens,

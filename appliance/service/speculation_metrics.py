@@ -1,6 +1,6 @@
 """Figures of speculation: what became of drafts, by position and by method, and why steps had none."""
 
-from appliance.engine.messages import MethodStats, SpeculationStats
+from appliance.engine.speculation_messages import MethodStats, SpeculationStats
 from appliance.service.metric import Metric
 
 SPECULATION_METRICS = (

@@ -284,13 +284,14 @@ void run_adapter_linear(appl_pool& pool, const appl_adapter_linear& op, const Ad
   else run_typed<uint16_t>(pool, op, rows, scratch);
 }
 
-void run_adapter_embed(appl_pool& pool, const appl_adapter_embed& op, const AdapterRows& rows, const int32_t* token_ids) {
+void run_adapter_embed(appl_pool& pool, const appl_adapter_embed& op, const AdapterRows& rows, const appl_step& step) {
   parallel_for(pool, int64_t(rows.rows.size()), int64_t{op.max_rank} * op.out.width, [&](int64_t begin, int64_t end) {
     for (int64_t at = begin; at < end; ++at) {
       const AdapterRow& row = rows.rows[size_t(at)];
       const appl_adapter_map& map = op.maps[row.slot];
-      const int token = token_ids[row.row];
-      if (map.ranks == nullptr || token >= op.num_tokens) continue;
+      const int token = step.token_ids[row.row];
+      const bool is_given = step.embeds != nullptr && step.embed_of[row.row] >= 0;
+      if (map.ranks == nullptr || token >= op.num_tokens || is_given) continue;
       float* const out = op.out.data + size_t(row.row) * size_t(op.out.stride);
       if (op.layout == APPL_F32) embed_row<float>(op, map, token, op.scale * row.scale, out);
       else embed_row<uint16_t>(op, map, token, op.scale * row.scale, out);

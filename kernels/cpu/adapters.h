@@ -43,7 +43,7 @@ size_t adapter_linear_bytes(const appl_adapter_linear& op, int max_rows);
 // adapter_linear_bytes of the rows.
 void run_adapter_linear(appl_pool& pool, const appl_adapter_linear& op, const AdapterRows& rows, float* scratch);
 
-void run_adapter_embed(appl_pool& pool, const appl_adapter_embed& op, const AdapterRows& rows, const int32_t* token_ids);
+void run_adapter_embed(appl_pool& pool, const appl_adapter_embed& op, const AdapterRows& rows, const appl_step& step);
 
 // One row of a place whose parts are `widths`, by the calling thread. low: its products with `down`, as many as all ranks.
 struct AdapterPlace {

@@ -86,12 +86,21 @@ float mean_of_squares(const float* x, int count) {
 
 int num_tokens(const appl_embed& op) { return op.num_tokens != 0 ? op.num_tokens : op.table->rows; }
 
+const float* given_embedding(const appl_step& step, int64_t token) {
+  if (step.embeds == nullptr || step.embed_of[token] < 0) return nullptr;
+  return step.embeds + size_t(step.embed_of[token]) * size_t(step.embeds_width);
+}
+
 void run_embed(appl_pool& pool, const appl_embed& op, const appl_step& step) {
   for_rows(pool, step.num_tokens, op.out.width * 8, [&](int64_t row) {
     float* out = row_of(op.out, row);
     const int token = step.token_ids[row], own = (token < num_tokens(op) ? token : op.missing_row) - op.first_own;
     if (own < 0 || own >= op.table->rows) return;
-    gather_row(*op.table, own, op.scale, out);
+    if (const float* const given = op.takes_given != 0 ? given_embedding(step, row) : nullptr) {
+      map(out, op.out.width, [&op](Floats v) { return v * op.given_scale; }, given);
+    } else {
+      gather_row(*op.table, own, op.scale, out);
+    }
     if (op.type_table != nullptr) {
       const int type = step.token_types == nullptr ? 0 : step.token_types[row];
       map(out, op.out.width, [](Floats a, Floats b) { return a + b; }, out, op.type_table + size_t(type) * size_t(op.out.width));

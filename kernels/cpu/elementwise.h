@@ -9,7 +9,8 @@ namespace appl {
 inline float* row_of(const appl_span& span, int64_t row) { return span.data + size_t(row) * size_t(span.stride); }
 float mean_of_squares(const float* x, int count);
 
-int num_tokens(const appl_embed& op);  // of the tables of all ranks
+int num_tokens(const appl_embed& op);                                // of the tables of all ranks
+const float* given_embedding(const appl_step& step, int64_t token);  // in place of a row of the table; NULL: there is none
 void run_embed(appl_pool& pool, const appl_embed& op, const appl_step& step);
 void run_norm(appl_pool& pool, int32_t kind, const appl_norm& op, int rows);
 void norm_row(int32_t kind, const appl_norm& op, int64_t row, float* out);

@@ -142,6 +142,7 @@ void appl_program::bind(const appl_operator& op) {
     groups_[size_t(layers_[size_t(op.as.attention.cache)].group)].sees_all |= appl::sees_all(op.as.attention);
   }
   if (op.kind == APPL_OP_EMBED && op.as.embed.type_table != nullptr) num_types_ = op.as.embed.num_types;
+  if (op.kind == APPL_OP_EMBED && op.as.embed.takes_given != 0) embeds_width_ = op.as.embed.out.width;
   if (op.kind == APPL_OP_WHOLE_ATTENTION) {
     const int longest = std::min(limits_.max_model_len, limits_.max_tokens);
     whole_bytes_ = std::max(whole_bytes_, size_t(pool_.num_threads()) * appl::whole_attention_bytes(op.as.whole_attention, longest));
@@ -263,7 +264,9 @@ void appl_program::check_step(const appl_step& step) const {
     require(step.positions[t] >= 0 && step.positions[t] < limits_.max_model_len, "step: a position is beyond max_model_len");
     const int type = step.token_types == nullptr ? 0 : step.token_types[t];
     require(type >= 0 && type < num_types_, "step: a token's type is not in the model");
+    require(step.embeds == nullptr || step.embed_of[t] < step.num_embeds, "step: a token has an embedding that is not there");
   }
+  require(step.embeds == nullptr || step.embeds_width == embeds_width_, "step: it has embeddings that the program does not take");
   require(step.query_start[0] == 0 && step.query_start[step.num_seqs] == step.num_tokens, "step: query_start does not cover the tokens");
   for (int s = 0; s < step.num_seqs; ++s) {
     const int tokens = step.query_start[s + 1] - step.query_start[s], length = step.seq_lens[s];
@@ -490,7 +493,7 @@ void appl_program::execute(const Bound& bound, const appl_step& step) {
     case APPL_OP_CORRECT_STREAMS: return appl::run_correct_streams(pool_, as.streams, rows(as.streams.coefficients));
     case APPL_OP_MATCH_MAGNITUDE: return appl::run_match_magnitude(pool_, as.magnitude, rows(as.magnitude.x));
     case APPL_OP_ADAPTER_LINEAR: return appl::run_adapter_linear(pool_, as.adapter_linear, adapted(as.adapter_linear.x), scratch<float>());
-    case APPL_OP_ADAPTER_EMBED: return appl::run_adapter_embed(pool_, as.adapter_embed, adapted_tokens_, step.token_ids);
+    case APPL_OP_ADAPTER_EMBED: return appl::run_adapter_embed(pool_, as.adapter_embed, adapted_tokens_, step);
     case APPL_OP_ADAPTER_EXPERTS: {
       const appl_span& x = as.adapter_experts.experts.x;
       return appl::run_adapter_experts(pool_, as.adapter_experts, adapted(x), bound.experts, rows(x), scratch<uint8_t>());

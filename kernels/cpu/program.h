@@ -116,6 +116,7 @@ struct appl_program {
   size_t adapter_bytes_ = 0;  // of the scratch of adapters; 0 for a program without places for them
   int num_adapter_slots_ = INT_MAX;
   appl::AdapterRows adapted_tokens_, adapted_samples_;  // of the current step
+  int embeds_width_ = 0;                                // of what a step may give in place of tokens; 0: nothing
   int num_types_ = 1;                                   // of tokens
   appl::ScreenPauses pauses_;
   // Layers that share block tables, and which of these sequences read together in the current step.

@@ -104,12 +104,14 @@ class RowSampler {
     const float repetition = s_.repetition_penalty[row_];
     for (int i = 0; i < s_.num_tokens[row_]; ++i) {
       const int token = tokens[i];
+      if (token < 0) continue;
       if (counts[token] == 0) logits[token] = logits[token] > 0 ? logits[token] / repetition : logits[token] * repetition;
       counts[token] |= kSeen;
       if (i >= s_.num_prompt_tokens[row_]) ++counts[token];
     }
     for (int i = 0; i < s_.num_tokens[row_]; ++i) {
       const int token = tokens[i];
+      if (token < 0) continue;
       const uint32_t count = counts[token] & ~kSeen;
       counts[token] = 0;
       if (count == 0) continue;
@@ -252,7 +254,7 @@ void check(const appl_sampling& s) {
     require(s.num_tokens[row] <= s.token_table_stride, "sampling: a row has more tokens than its table");
     const int32_t* tokens = s.token_table + size_t(s.token_row[row]) * size_t(s.token_table_stride);
     for (int i = 0; i < s.num_tokens[row]; ++i) {
-      require(tokens[i] >= 0 && tokens[i] < s.vocab_size, "sampling: a past token is outside the vocabulary");
+      require(tokens[i] >= kNone && tokens[i] < s.vocab_size, "sampling: a past token is outside the vocabulary");
     }
   }
 }

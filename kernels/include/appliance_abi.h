@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 #define APPL_PACKED_VERSION 2 /* increased when the panels of any weight change */
-#define APPL_ABI_VERSION 24
+#define APPL_ABI_VERSION 25
 #define APPL_MAX_STREAMS 8
 #define APPL_MAX_RANKS 63
 #define APPL_EXPORT __attribute__((visibility("default")))
@@ -119,6 +119,8 @@ typedef struct {
   int32_t missing_row; /* the row of tokens beyond the table; negative: it has all */
   int32_t first_own;   /* of one of several ranks: the first token of its table, whose rows alone it writes */
   int32_t num_tokens;  /* of the tables of all ranks; 0: the table is whole */
+  int32_t takes_given; /* a step may give embeddings in place of rows of the table */
+  float given_scale;   /* their factor, in place of `scale` */
 } appl_embed;
 
 typedef struct { /* RMS and layer norm */
@@ -467,6 +469,9 @@ typedef struct {
   const int32_t* token_types;                                             /* the segment of each token; NULL: all 0 */
   const int32_t* adapter_slots; /* of each sequence, negative for none; NULL: none has an adapter */
   const float* adapter_scales;
+  const float* embeds;     /* num_embeds rows of embeds_width: embeddings in place of rows of the table; NULL: none */
+  const int32_t* embed_of; /* the row of each token there; negative: the token has its own */
+  int32_t num_embeds, embeds_width;
 } appl_step;
 
 /* Sampling of num_rows rows; see appliance.kernels.sampling. Outputs may be NULL if no row requests log-probabilities. */

@@ -4,7 +4,8 @@ import msgspec
 
 from appliance.cli.status import _drafts
 from appliance.deploy.speculation import read_speculation
-from appliance.engine.messages import EngineStats, MethodStats, SpeculationStats
+from appliance.engine.messages import EngineStats
+from appliance.engine.speculation_messages import MethodStats, SpeculationStats
 from appliance.service.metrics import ServiceMetrics
 
 STATS = EngineStats(

@@ -3,9 +3,12 @@
 import math
 
 import msgspec
+import numpy as np
 import pytest
 
-from appliance.engine.messages import Constraint, SamplingParams
+from appliance.engine.given_embeds import validate_embeds
+from appliance.engine.messages import Constraint, GenerateRequest, SamplingParams
+from appliance.engine.prompt_embeds import PromptEmbeds
 from appliance.engine.validation import (
     MAX_BAD_WORD_LENGTH,
     MAX_BAD_WORDS,
@@ -17,7 +20,9 @@ from appliance.engine.validation import (
     validate_request,
     validate_sampling,
 )
+from appliance.engine.wire import decode_message, encode
 
+from .embeds import embeds_of
 from .simulator import generate
 
 LIMITS = SamplingLimits(max_n=4, max_logprobs=5)
@@ -114,3 +119,42 @@ def test_the_texts_of_a_constraint_have_bounds() -> None:
         with pytest.raises(InvalidSamplingError) as refused:
             validate_constraint(msgspec.structs.replace(wish, **changes))
         assert refused.value.field == "guided_regex"
+
+
+def with_embeds(rows: int = 3, width: int = 8, *, tokens: int = 3, **sampling: object) -> GenerateRequest:
+    request = generate("r", [0] * tokens, **sampling)
+    return msgspec.structs.replace(request, prompt_embeds=embeds_of(np.ones((rows, width))))
+
+
+def test_embeddings_of_the_width_of_the_model_are_allowed() -> None:
+    validate_embeds(with_embeds(), 8)
+    validate_embeds(with_embeds(tokens=5), 8)
+
+
+@pytest.mark.parametrize(
+    ("request_", "width", "message"),
+    [
+        (with_embeds(), 0, "enable_prompt_embeds"),
+        (with_embeds(width=9), 8, "rows of 8 numbers"),
+        (with_embeds(rows=4), 8, "at most one a token"),
+        (with_embeds(prompt_logprobs=1), 8, "prompt_logprobs"),
+        (msgspec.structs.replace(with_embeds(), prompt_embeds=PromptEmbeds("f32", 8, b"abc")), 8, "rows of 8"),
+        (msgspec.structs.replace(with_embeds(), prompt_embeds=PromptEmbeds("f32", 8, b"")), 8, "rows of 8"),
+        (msgspec.structs.replace(with_embeds(), prompt_embeds=PromptEmbeds("f32", 0, b"")), 8, "rows of 8"),
+        (
+            msgspec.structs.replace(with_embeds(), prompt_embeds=PromptEmbeds("bf16", 8, b"\xff" * 16)),
+            8,
+            "must be finite",
+        ),
+    ],
+)
+def test_other_embeddings_are_refused(request_: GenerateRequest, width: int, message: str) -> None:
+    with pytest.raises(InvalidSamplingError, match=message):
+        validate_embeds(request_, width)
+
+
+def test_embeddings_cross_the_wire_as_they_are() -> None:
+    """And a request without any is the message that it was."""
+    request = with_embeds()
+    assert decode_message(encode(request)) == request
+    assert b"prompt_embeds" not in encode(generate("r", [1, 2]))

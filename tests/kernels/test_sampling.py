@@ -82,6 +82,26 @@ def test_agrees_with_the_oracle(sampler: Sampler, vocab: int, seed: int) -> None
     np.testing.assert_allclose(got.logprobs, want.logprobs, atol=1e-4)
 
 
+def test_what_is_no_token_has_no_penalty(sampler: Sampler) -> None:
+    """A prompt may have embeddings in place of tokens: an answer is that of the same row without them."""
+    rng = np.random.default_rng(5)
+    logits = rng.standard_normal((8, 300)).astype(np.float32)
+    batch = random_batch(rng, 8, 300)
+    batch.repetition_penalty[:], batch.frequency_penalty[:] = 1.7, 0.4
+    batch.num_tokens[:], batch.num_prompt_tokens[:] = 30, 9
+    batch.token_table[:, :9] = NO_TOKEN
+    without = dataclasses.replace(
+        batch,
+        token_table=np.ascontiguousarray(batch.token_table[:, 9:]),
+        num_tokens=batch.num_tokens - np.int32(9),
+        num_prompt_tokens=batch.num_prompt_tokens - np.int32(9),
+    )
+    for each in (sampler, ReferenceSampler()):
+        found, expected = (each.sample(HostLogits(logits), some) for some in (batch, without))
+        np.testing.assert_array_equal(found.token_ids, expected.token_ids)
+        np.testing.assert_array_equal(found.logprobs, expected.logprobs)
+
+
 def test_philox_known_answers() -> None:
     """Random123's kat_vectors: philox4x32-10 of zeros, and of ones."""
     assert philox_uniform(0, 0) == ((0x6627E8D5 << 21) | (0xE169C58D >> 11)) * 2.0**-53

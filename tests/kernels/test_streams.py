@@ -11,7 +11,7 @@ from appliance.kernels.interface import KernelSet
 from appliance.program import operators as ops
 from appliance.program.routing import ChooseExperts
 from appliance.program.slots import Slot, Span
-from appliance.program.streams import CorrectStreams, MatchMagnitude, MixStreams
+from appliance.program.streams import CorrectStreams, GaussianTopK, MatchMagnitude, MixStreams
 from tests.kernels.harness import Graph, dense, execution_of, plain_step, run_once
 from tests.kernels.test_operators import ROWS, WIDTHS, values, vector
 
@@ -55,7 +55,7 @@ def scale_by_one_number_in_place(graph: Graph, width: int) -> Slot:
 
 def gaussian_top_k(graph: Graph, width: int) -> Slot:
     x = graph.given(values(2 * width + 3) + 1)
-    graph.add(ops.GaussianTopK(Span(x, 3, width), 0.7))
+    graph.add(GaussianTopK(Span(x, 3, width), 0.7))
     return x
 
 

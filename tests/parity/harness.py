@@ -74,8 +74,10 @@ def bind(
     plan: PrecisionPlan | None = None,
     execution: Execution | None = None,
     pooling: PoolingChoice | None = None,
+    *,
+    takes_embeds: bool = False,
 ) -> Executable:
-    return bind_adapted(facts, kernel_set, None, plan, execution, pooling)[0]
+    return bind_adapted(facts, kernel_set, None, plan, execution, pooling, takes_embeds=takes_embeds)[0]
 
 
 def bind_adapted(
@@ -85,11 +87,13 @@ def bind_adapted(
     plan: PrecisionPlan | None = None,
     execution: Execution | None = None,
     pooling: PoolingChoice | None = None,
+    *,
+    takes_embeds: bool = False,
 ) -> tuple[Executable, StepProgram | None]:
     """Binds a checkpoint, and what `adapt` makes of its program."""
     execution = execution or execution_of()
     max_model_len = execution.limits.max_model_len
-    described = describe(facts, max_model_len, pooling)
+    described = describe(facts, max_model_len, pooling, takes_embeds=takes_embeds)
     inventory = take_inventory(described, facts, plan or precision(facts))
     compiled = described.stored_as({name: item.form for name, item in inventory.items()}).compiled
     adapted = None if adapt is None else adapt(compiled)

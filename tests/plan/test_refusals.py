@@ -97,7 +97,7 @@ def test_every_rule_can_be_explained(broken: Broken) -> None:
 
 def test_everything_is_reported_at_once() -> None:
     sections = "cache: {block_size: 1}\nparallelism: {enable_multimodal_encoder_data_parallel: true}\n"
-    text = f"{MODEL}  max_model_len: 4096\n  enable_prompt_embeds: true\n{sections}"
+    text = f"{MODEL}  max_model_len: 4096\n{sections}scheduler: {{disable_chunked_mm_input: true}}\n"
     with pytest.raises(SpecError) as caught:
         plan(load(text))
     rules = [each.rule for each in caught.value.diagnostics]

@@ -130,15 +130,15 @@ def test_names_are_unlike_only_where_they_mean_other_things() -> None:
 
 
 def test_what_this_version_refuses_is_not_suggested() -> None:
-    model = deployment_schema()["definitions"]["ModelSection"]["properties"]
-    assert model["enable_prompt_embeds"]["doNotSuggest"]
-    assert "doNotSuggest" not in model["source"]
+    scheduler = deployment_schema()["definitions"]["SchedulerSection"]["properties"]
+    assert scheduler["disable_chunked_mm_input"]["doNotSuggest"]
+    assert "doNotSuggest" not in scheduler["max_num_seqs"]
 
 
 def test_each_field_stands_on_one_page() -> None:
     run, refused = reference_text(), refused_text()
     assert "| `source` |" in run
-    assert "| `enable_prompt_embeds` |" in refused
-    assert "| `enable_prompt_embeds` |" not in run
+    assert "| `disable_chunked_mm_input` |" in refused
+    assert "| `disable_chunked_mm_input` |" not in run
     assert "Not in this version" not in run
     assert run.count("\n| `") + refused.count("\n| `") == len(list(walk())) + len(SUMMARIES)

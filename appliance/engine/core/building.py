@@ -71,6 +71,7 @@ class StepBuilder:
                 second_segment=message.second_segment,
                 drafts_salt=_drafts_salt(sequence.request),
                 adapter_slot=sequence.adapter_slot,
+                embeds=message.prompt_embeds,
                 adapter_scale=1.0 if sequence.request.adapter is None else sequence.request.adapter.scale,
             )
         )

@@ -46,6 +46,7 @@ class SchedulerConfig:
     swap_place_bytes: int = 0
     delay_factor: float = 0.0  # prompts wait for so many times what the last step with a prompt took
     async_scheduling: bool = True  # a step may begin before the results of the last are handled
+    embeds_width: int = 0  # of embeddings that prompts may have in place of token ids; 0: they may have none
     num_lanes: int = 1  # steps that have begun at once, of different sequences, each in another pipeline stage
     seed: int = 0
 
@@ -110,6 +111,7 @@ class SchedulerConfig:
             num_swap_places=0 if plan.cache.swap is None else plan.cache.swap.num_places,
             num_state_places=0 if plan.cache.swap is None else plan.cache.swap.num_state_places,
             swap_place_bytes=0 if plan.cache.swap is None else plan.cache.swap.place_bytes,
+            embeds_width=plan.model.embeds_width,
             num_lanes=num_lanes(plan),
             seed=plan.model.seed,
             pooling=None if plan.model.pooling is None else plan.model.pooling.kind,

@@ -14,6 +14,7 @@ from appliance.engine.core.draft_states import DraftStates
 from appliance.engine.core.prefix_cache import Hasher
 from appliance.engine.core.sequence import Sequence
 from appliance.engine.core.snapshots import Snapshots, boundaries
+from appliance.engine.given_embeds import digest_of
 from appliance.engine.step import StateMoves
 from appliance.program.kv_blocks import blocks_held
 
@@ -377,20 +378,23 @@ class KvManager:
         """Returns the cached block `index` of a group that a sequence would have; None if there is none."""
         return self.pool.lookup(_name(group, self._hash(sequence, index)))
 
-    def _first_hash(self, sequence: Sequence, token_ids: Many[int]) -> BlockHash:
+    def _first_hash(self, sequence: Sequence, token_ids: Many[int], embeds: bytes | None) -> BlockHash:
         assert self._hasher is not None
         request = sequence.request
         adapter = None if request.adapter is None else request.adapter.namespace
-        return self._hasher.first(adapter, request.message.cache_salt, token_ids, self.weights)
+        return self._hasher.first(adapter, request.message.cache_salt, token_ids, self.weights, embeds)
 
     def _hash(self, sequence: Sequence, index: int) -> BlockHash:
         hashes = sequence.block_hashes
         assert self._hasher is not None
         while len(hashes) <= index:
             at = len(hashes) * self.block_size
-            token_ids = sequence.tokens[at : at + self.block_size]
-            following = self._hasher.extend(hashes[-1], token_ids) if hashes else self._first_hash(sequence, token_ids)
-            hashes.append(following)
+            token_ids, given = sequence.tokens[at : at + self.block_size], sequence.request.message.prompt_embeds
+            embeds = None if given is None else digest_of(given, at, at + self.block_size)
+            if hashes:
+                hashes.append(self._hasher.extend(hashes[-1], token_ids, embeds))
+            else:
+                hashes.append(self._first_hash(sequence, token_ids, embeds))
         return hashes[index]
 
 

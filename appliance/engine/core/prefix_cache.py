@@ -13,43 +13,59 @@ from appliance.plan.types import HashAlgorithm
 class Hasher(Protocol):
     """`first` hashes the first block of a namespace; `extend` hashes a prefix that is one block longer.
 
-    weights: the digest of weights that replaced the planned ones; None: these are the planned ones.
+    weights: the digest of weights that replaced the planned ones; None: these are the planned ones. embeds: the digest
+    of the embeddings that the block's first tokens have in place of ids; None: there are none.
     """
 
     def first(
-        self, adapter: str | None, salt: str | None, token_ids: Sequence[int], weights: str | None = None
+        self,
+        adapter: str | None,
+        salt: str | None,
+        token_ids: Sequence[int],
+        weights: str | None = None,
+        embeds: bytes | None = None,
     ) -> BlockHash: ...
 
-    def extend(self, parent: BlockHash, token_ids: Sequence[int]) -> BlockHash: ...
+    def extend(self, parent: BlockHash, token_ids: Sequence[int], embeds: bytes | None = None) -> BlockHash: ...
 
 
 class BuiltinHasher:
     """Python's tuple hash: 64 bits, fast, not proof against a deliberate collision."""
 
     def first(
-        self, adapter: str | None, salt: str | None, token_ids: Sequence[int], weights: str | None = None
+        self,
+        adapter: str | None,
+        salt: str | None,
+        token_ids: Sequence[int],
+        weights: str | None = None,
+        embeds: bytes | None = None,
     ) -> BlockHash:
-        return self.extend(hash((adapter, salt, weights)), token_ids)
+        return self.extend(hash((adapter, salt, weights)), token_ids, embeds)
 
-    def extend(self, parent: BlockHash, token_ids: Sequence[int]) -> BlockHash:
-        return hash((parent, tuple(token_ids)))
+    def extend(self, parent: BlockHash, token_ids: Sequence[int], embeds: bytes | None = None) -> BlockHash:
+        return hash((parent, tuple(token_ids)) if embeds is None else (parent, tuple(token_ids), embeds))
 
 
 class Sha256Hasher:
-    """SHA-256 of the parent's digest and the tokens as 32-bit words."""
+    """SHA-256 of the parent's digest, the tokens as 32-bit words, and the digest of embeddings if there are any."""
 
     def first(
-        self, adapter: str | None, salt: str | None, token_ids: Sequence[int], weights: str | None = None
+        self,
+        adapter: str | None,
+        salt: str | None,
+        token_ids: Sequence[int],
+        weights: str | None = None,
+        embeds: bytes | None = None,
     ) -> BlockHash:
         digest = sha256(b"appliance-prefix-v1")
         for part in (adapter, salt) if weights is None else (adapter, salt, weights):
             encoded = b"-" if part is None else b"+" + part.encode()
             digest.update(len(encoded).to_bytes(8, "little") + encoded)
-        return self.extend(digest.digest(), token_ids)
+        return self.extend(digest.digest(), token_ids, embeds)
 
-    def extend(self, parent: BlockHash, token_ids: Sequence[int]) -> BlockHash:
+    def extend(self, parent: BlockHash, token_ids: Sequence[int], embeds: bytes | None = None) -> BlockHash:
         assert isinstance(parent, bytes)
-        return sha256(parent + array("I", token_ids).tobytes()).digest()
+        return sha256(parent + array("I", token_ids).tobytes() + (embeds or b"")).digest()
 
 
 class Sha256CborHasher:
@@ -57,21 +73,28 @@ class Sha256CborHasher:
 
     The parent of a first block is the hash that vLLM has under PYTHONHASHSEED=0. A first block's salt is an extra key,
     as there. So is an adapter, by its digest in an array of its own, which no salt equals; vLLM has its name there, so
-    hashes of adapters differ. New weights are an array of two.
+    hashes of adapters differ. New weights are an array of two, and so are embeddings, of every block that has some.
     """
 
     def __init__(self) -> None:
         self._none = sha256(cbor("0")).digest()
 
     def first(
-        self, adapter: str | None, salt: str | None, token_ids: Sequence[int], weights: str | None = None
+        self,
+        adapter: str | None,
+        salt: str | None,
+        token_ids: Sequence[int],
+        weights: str | None = None,
+        embeds: bytes | None = None,
     ) -> BlockHash:
         keys: tuple[CborValue, ...] = (*(() if adapter is None else ((adapter,),)), *(() if salt is None else (salt,)))
         keys += () if weights is None else (("weights", weights),)
+        keys += () if embeds is None else (("embeds", embeds),)
         return sha256(cbor((self._none, tuple(token_ids), keys or None))).digest()
 
-    def extend(self, parent: BlockHash, token_ids: Sequence[int]) -> BlockHash:
-        return sha256(cbor((parent, tuple(token_ids), None))).digest()
+    def extend(self, parent: BlockHash, token_ids: Sequence[int], embeds: bytes | None = None) -> BlockHash:
+        keys = None if embeds is None else (("embeds", embeds),)
+        return sha256(cbor((parent, tuple(token_ids), keys))).digest()
 
 
 HASHERS: dict[HashAlgorithm, Callable[[], Hasher]] = {

@@ -12,7 +12,8 @@ from appliance.engine.core.model_drafts import ModelDrafts
 from appliance.engine.core.pace import Pace
 from appliance.engine.core.sequence import Sequence
 from appliance.engine.core.step_costs import ExpertReads, StepCosts
-from appliance.engine.messages import MethodStats, SpeculationCaps, SpeculationStats
+from appliance.engine.messages import SpeculationCaps
+from appliance.engine.speculation_messages import MethodStats, SpeculationStats
 from appliance.engine.step import DraftTokens, DraftWish, StepPlan
 
 PROBE_EVERY = 128  # steps: then more drafts are tried than seem to pay, as costs may have changed

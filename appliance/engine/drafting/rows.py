@@ -10,6 +10,7 @@ from appliance.base.log import logger
 from appliance.engine.drafting.interface import Drafter, ModelDrafter
 from appliance.engine.step import Chunk, Drafted, DraftTokens, DraftWish, NewRow
 from appliance.kernels.interface import Executable, Keeping
+from appliance.kernels.sampling import NO_TOKEN
 
 _log = logger("engine")
 Fits = Callable[[int, list[int]], int]  # (row, tokens) -> how many of them may come next
@@ -43,12 +44,15 @@ class RowDrafts:
     def put(self, new: NewRow) -> None:
         sampling = new.sampling
         ends = frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else {*new.eos_token_ids})
-        state = self._by_row[new.row] = _Row(list(new.token_ids), ends, [])
+        tokens = list(new.token_ids)
+        if new.embeds is not None:
+            tokens[: len(new.embeds)] = [NO_TOKEN] * len(new.embeds)
+        state = self._by_row[new.row] = _Row(tokens, ends, [])
         for drafter in self._drafters:
             with _contained():
                 drafter.put(new.row, state.tokens, new.num_prompt_tokens, new.drafts_salt)
                 state.drafters.append(drafter)
-        if self._model is not None:
+        if self._model is not None and new.embeds is None:  # it has embeddings of its own, and follows ids alone
             self._model.put(new)
 
     def drop(self, row: int) -> None:

@@ -12,9 +12,15 @@ from appliance.engine.moving import SPARE_BLOCKS
 from appliance.kernels.errors import ExecutableError
 from appliance.kernels.interface import PastTokens, StatePieces, StepAdapters, StepInputs
 from appliance.kernels.ranks import SharedMemory, pages
+from appliance.kernels.step_embeds import StepEmbeds
 
 _LINE = 64
-_NESTED: Mapping[str, type[Any]] = {"states": StatePieces, "adapters": StepAdapters, "past": PastTokens}
+_NESTED: Mapping[str, type[Any]] = {
+    "states": StatePieces,
+    "adapters": StepAdapters,
+    "past": PastTokens,
+    "embeds": StepEmbeds,
+}
 Placed = dict[str, tuple[str, tuple[int, ...], int]]  # by name: type, shape, offset
 
 
@@ -26,6 +32,7 @@ def step_bytes(config: SchedulerConfig, places: int) -> int:
     numbers = tokens * (4 + groups) + sequences * (8 + groups * blocks) + 5 * config.max_num_sampled
     numbers += sequences * config.max_sequence_len  # of past tokens
     numbers += 4 * (tokens + sequences) if config.num_snapshots is not None else 0
+    numbers += tokens * (config.embeds_width + 1) if config.embeds_width else 0
     return places * pages(4 * numbers + _LINE * 32)
 
 

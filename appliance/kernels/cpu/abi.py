@@ -7,7 +7,7 @@ from appliance.kernels.cpu.operator_structs import Operator
 from appliance.kernels.cpu.sampling_abi import SamplingCall
 
 INVALID_ARGUMENT, RANK_FAILED = 1, 4  # of appl_status
-ABI_VERSION = 24
+ABI_VERSION = 25
 
 LAYOUTS = {
     "f32": 0, "f16": 1, "bf16": 2, "int8": 3, "int4": 4, "int5": 5, "int6": 6,
@@ -86,7 +86,8 @@ class Step(Structure):
         *((name, c_void_p) for name in ("past_table", "past_row", "num_past")),
         *((f"piece_{name}", c_void_p) for name in PIECE_ARRAYS),
         ("token_types", c_void_p),
-        *((name, c_void_p) for name in ("adapter_slots", "adapter_scales")),
+        *((name, c_void_p) for name in ("adapter_slots", "adapter_scales", "embeds", "embed_of")),
+        *((name, c_int32) for name in ("num_embeds", "embeds_width")),
     ]
 
 

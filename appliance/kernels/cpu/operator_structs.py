@@ -23,7 +23,8 @@ class Embed(Structure):
         ("scale", c_float),
         ("position_offset", c_int32),
         ("type_table", c_void_p),
-        *((name, c_int32) for name in ("num_types", "missing_row", "first_own", "num_tokens")),
+        *((name, c_int32) for name in ("num_types", "missing_row", "first_own", "num_tokens", "takes_given")),
+        ("given_scale", c_float),
     ]
 
 

@@ -13,7 +13,7 @@ from appliance.program.ranks import Gather, Meet
 from appliance.program.routing import ChooseExperts, Experts, GatedAdd, MixExperts, PlaceExperts
 from appliance.program.slots import Slot, Span
 from appliance.program.states import GatedDelta, RgLru, ShortConv, StateSpace
-from appliance.program.streams import CorrectStreams, MatchMagnitude, MixStreams
+from appliance.program.streams import CorrectStreams, GaussianTopK, MatchMagnitude, MixStreams
 
 
 def _span(value: Span | Slot | None, at: Addresses) -> structs.Span:
@@ -39,6 +39,8 @@ def _embed(op: ops.Embed, at: Addresses) -> structs.Embed:
         missing_row=-1 if op.missing_row is None else op.missing_row,
         first_own=0 if op.own is None else op.own[0],
         num_tokens=0 if op.own is None else op.num_tokens,
+        takes_given=op.given_scale is not None,
+        given_scale=op.given_scale or 0.0,
     )
 
 
@@ -157,7 +159,7 @@ def _scale_by_weight(op: ops.ScaleByWeight, at: Addresses) -> structs.WeightScal
     return structs.WeightScale(_span(op.x, at), _span(op.out, at), weight, op.is_one)
 
 
-def _gaussian_top_k(op: ops.GaussianTopK, at: Addresses) -> structs.TopK:
+def _gaussian_top_k(op: GaussianTopK, at: Addresses) -> structs.TopK:
     return structs.TopK(_span(op.x, at), op.num_deviations)
 
 
@@ -355,7 +357,7 @@ _ENCODERS: Mapping[type[Any], tuple[str, Callable[[Any, Addresses], Any]]] = {
     ops.WholeAttention: ("whole_attention", _whole_attention),
     ops.MeanRows: ("move", _move),
     ops.ScaleByWeight: ("weight_scale", _scale_by_weight),
-    ops.GaussianTopK: ("top_k", _gaussian_top_k),
+    GaussianTopK: ("top_k", _gaussian_top_k),
     MixStreams: ("streams", _streams),
     CorrectStreams: ("streams", _streams),
     MatchMagnitude: ("magnitude", _match_magnitude),

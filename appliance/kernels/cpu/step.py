@@ -41,6 +41,10 @@ class NativeStep:
         adapters = inputs.adapters
         step.adapter_slots = None if adapters is None else adapters.slots.ctypes.data
         step.adapter_scales = None if adapters is None else adapters.scales.ctypes.data
+        embeds = inputs.embeds
+        step.embeds = None if embeds is None else embeds.rows.ctypes.data
+        step.embed_of = None if embeds is None else embeds.row_of.ctypes.data
+        step.num_embeds, step.embeds_width = (0, 0) if embeds is None else embeds.rows.shape
         self._put_past(inputs.past)
         self._put_pieces(inputs.states)
 
@@ -83,6 +87,8 @@ def _check(inputs: StepInputs) -> None:
         _check_array("token_types", inputs.token_types)
     if inputs.num_largest is not None:
         _check_array("num_largest", inputs.num_largest)
+    if inputs.embeds is not None:  # the native check sees whether the program takes them
+        inputs.embeds.check(tokens, inputs.embeds.rows.shape[-1])
     if inputs.past is not None:
         _check_past(inputs.past, inputs.sampled_rows.shape)
     if inputs.adapters is not None:

@@ -18,11 +18,11 @@ from appliance.program.attention import HeadLinear, ScaleByPosition
 from appliance.program.ranks import Gather, Meet
 from appliance.program.routing import ChooseExperts, Experts, GatedAdd, MixExperts, PlaceExperts
 from appliance.program.states import GatedDelta, RgLru, ShortConv, StateSpace
-from appliance.program.streams import CorrectStreams, MatchMagnitude, MixStreams
+from appliance.program.streams import CorrectStreams, GaussianTopK, MatchMagnitude, MixStreams
 
 # Whoever runs these, their work depends on the number of rows alone.
 _BY_ROWS: Final = frozenset({
-    ops.Activation, ops.Add, ops.Copy, ops.Embed, ops.GatedActivation, ops.GatherRows, ops.GaussianTopK, ops.HeadNorm,
+    ops.Activation, ops.Add, ops.Copy, ops.Embed, ops.GatedActivation, ops.GatherRows, GaussianTopK, ops.HeadNorm,
     ops.KvWrite, ops.LayerNorm, ops.Linear, ops.RmsNorm, ops.Rope, ops.Scale, ops.ScaleByWeight, ops.SoftCap,
     ChooseExperts, CorrectStreams, Gather, GatedAdd, HeadLinear, MatchMagnitude, Meet, MixExperts, MixStreams,
     PlaceExperts, ScaleByPosition,

@@ -26,7 +26,7 @@ class StepBounds:
         self._limits, self._vocabulary, self._num_types = limits, vocabulary, num_types
         self._num_groups = len(program.kv_layout().groups)
         self._has_states, self._has_adapters = bool(program.states), has_adapters
-        self._is_given = program.given is not None
+        self._is_given, self._embeds_width = program.given is not None, program.embeds_width
         self._is_whole = any(isinstance(op, WholeAttention) for op in program.operators)
 
     def check(self, inputs: StepInputs) -> None:
@@ -41,6 +41,8 @@ class StepBounds:
         types = inputs.token_types
         _require(types is None or _within(types, self._num_types), "a token's type is not in the model")
         _require(_within(inputs.sampled_rows, tokens), "a sampled row is no token")
+        if inputs.embeds is not None:
+            inputs.embeds.check(tokens, self._embeds_width)
         self._check_sequences(inputs, tokens)
         self._check_tables(inputs)
         self._check_pieces(inputs)
@@ -142,11 +144,11 @@ def _check_past(batch: SamplingBatch, rows: Sequence[int], vocabulary: int) -> N
     for row in rows:
         at, count = batch.token_row[row], batch.num_tokens[row]
         _require(0 <= at < len(table) and count <= table.shape[1], "a row has more tokens than its table", "sampling")
-        _require(_within(table[at, :count], vocabulary), "a past token is outside the vocabulary", "sampling")
+        _require(_within(table[at, :count], vocabulary, NO_TOKEN), "a past token is outside the vocabulary", "sampling")
 
 
-def _within(numbers: np.ndarray, end: int) -> bool:
-    return bool(((numbers >= 0) & (numbers < end)).all())
+def _within(numbers: np.ndarray, end: int, first: int = 0) -> bool:
+    return bool(((numbers >= first) & (numbers < end)).all())
 
 
 def _require(holds: bool, problem: str, where: str = "step") -> None:

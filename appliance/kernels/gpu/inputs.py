@@ -45,6 +45,7 @@ class StepArrays:
     pieces: torch.Tensor | None = None  # int32 [P, 4]: first token, the one behind the last, source and target
     adapter_slots: torch.Tensor | None = None  # of a set with places for adapters: int32 [T], of each token's sequence
     adapter_scales: torch.Tensor | None = None  # f32 [T]
+    embeds: tuple[torch.Tensor, torch.Tensor] | None = None  # f32 [N, D] and int32 [T], as in StepEmbeds
 
     def row(self, at: int) -> "StepArrays":
         """Returns the arrays of one token."""
@@ -58,6 +59,7 @@ class StepArrays:
             slot_mapping=self.slot_mapping[:, one],
             adapter_slots=_some(self.adapter_slots, one),
             adapter_scales=_some(self.adapter_scales, one),
+            embeds=None if self.embeds is None else (self.embeds[0], self.embeds[1][one]),
         )
 
     def unpadded(self) -> "StepArrays":
@@ -133,7 +135,7 @@ class InputBuffer:
         self._host = self._staging.numpy()
         self._num_groups, self._tile_rows = num_groups, tuple(tile_rows)
         self._all_in_tiles, self._has_adapters = all_in_tiles, has_adapters
-        self._copied = device.event()
+        self._copied, self._device = device.event(), device
         self._layout = _Layout([], [], {}, self._staging, self._buffer)  # of the last step
 
     @property
@@ -141,8 +143,8 @@ class InputBuffer:
         return self._buffer.nbytes
 
     def load(self, inputs: StepInputs, shape: StepShape | None = None) -> StepArrays:
-        """Copies the arrays of a step to the device, padded to a shape. It does not wait for the copy: the next call
-        may.
+        """Copies the arrays of a step to the device, padded to a shape; one with embeddings is not padded. It does not
+        wait for the copy: the next call may.
 
         Raises StepError if the step is larger than the buffers.
         """
@@ -161,7 +163,9 @@ class InputBuffer:
             placed["adapter_scales"] = placed["adapter_scales"].view(torch.float32)
         is_single = shape.is_decode or bool((np.diff(inputs.query_start) == 1).any())
         has_single = is_single and not self._all_in_tiles
-        return StepArrays(inputs, shape, **placed, has_single=has_single, tiles=tiles)
+        given, upload = inputs.embeds, self._device.upload
+        embeds = None if given is None else (upload(given.rows), upload(given.row_of))
+        return StepArrays(inputs, shape, **placed, has_single=has_single, tiles=tiles, embeds=embeds)
 
     def _lay_out(self, arrays: Sequence[_Array]) -> _Layout:
         """Returns the places of arrays, which are those of the last step if these have the same shapes."""

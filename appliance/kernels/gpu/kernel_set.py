@@ -171,9 +171,9 @@ class GpuExecutable:
         return DeviceLogits(step.slot(self._program.logits))
 
     def _graphs_for(self, inputs: StepInputs) -> StepGraphs | None:
-        """Returns the graphs by which a step may run."""
-        if inputs.adapters is None:
-            return self._graphs.plain
+        """Returns the graphs by which a step may run: none of them reads embeddings that a step is given."""
+        if inputs.adapters is None or inputs.embeds is not None:
+            return self._graphs.plain if inputs.embeds is None else None
         return self._graphs.adapted if self._own_adapters().can_capture(inputs.adapters.slots) else None
 
     @torch.inference_mode()

@@ -105,8 +105,9 @@ def _seen(batch: SamplingBatch, penalized: Sequence[int]) -> tuple[np.ndarray, n
     parts = []
     for row in penalized:
         tokens = batch.token_table[batch.token_row[row], : batch.num_tokens[row]]
-        ids, inverse = np.unique(tokens, return_inverse=True)
-        output = inverse[batch.num_prompt_tokens[row] :]
+        num_output = len(tokens) - batch.num_prompt_tokens[row]
+        ids, inverse = np.unique(tokens[tokens != NO_TOKEN], return_inverse=True)
+        output = inverse[len(inverse) - num_output :]
         counts = np.bincount(output, minlength=len(ids)).astype(np.float32)
         parts.append((np.full(len(ids), row), ids.astype(np.int64), counts))
     rows, ids, counts = (np.concatenate(each) for each in zip(*parts, strict=True))

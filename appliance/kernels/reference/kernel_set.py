@@ -79,6 +79,8 @@ class ReferenceExecutable:
             inputs = replace(inputs, token_ids=self._sampled)
         if inputs.adapters is not None and self._adapted is None:
             raise StepError("the program was bound without places for adapters")
+        if inputs.embeds is not None:
+            inputs.embeds.check(len(inputs.token_ids), self._program.embeds_width)
         step = _TorchStep(
             self._buffers,
             self._weights,
@@ -209,6 +211,8 @@ class _TorchStep(Step):
         self.sampled_rows = torch.from_numpy(inputs.sampled_rows).long()
         types = np.zeros_like(inputs.token_ids) if inputs.token_types is None else inputs.token_types
         self.token_types = torch.from_numpy(types).long()
+        given = inputs.embeds
+        self.embeds = None if given is None else (torch.from_numpy(given.rows), torch.from_numpy(given.row_of).long())
 
     def slot(self, slot: Slot) -> torch.Tensor:
         return self._buffers[slot.index][: self._rows[slot.extent]]

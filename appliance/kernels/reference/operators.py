@@ -20,7 +20,7 @@ from appliance.program.record import NormKind
 from appliance.program.routing import ChooseExperts, Experts, GatedAdd, MixExperts, PlaceExperts
 from appliance.program.slots import Extent, Slot, Span
 from appliance.program.states import GatedDelta, RgLru, ShortConv, StateSpace
-from appliance.program.streams import CorrectStreams, MatchMagnitude, MixStreams
+from appliance.program.streams import CorrectStreams, GaussianTopK, MatchMagnitude, MixStreams
 
 
 class Step(Protocol):
@@ -40,6 +40,7 @@ class Step(Protocol):
     states: states.StateSlots
     pieces: StatePieces
     token_types: torch.Tensor
+    embeds: tuple[torch.Tensor, torch.Tensor] | None  # rows and row_of, as in StepEmbeds
     adapters: Mapping[int, Mapping[str, WeightChange]]  # by slot
     step_adapters: StepAdapters | None
     exchange: Exchange | None  # None: the program is of one rank
@@ -58,6 +59,9 @@ def embed(op: ops.Embed, step: Step) -> None:
         token_ids = torch.where(token_ids < num_tokens, token_ids, op.missing_row)
     # A row of another rank's token is any of this rank's: the gather puts the other's in its place.
     rows = table[token_ids.clamp(first, last - 1) - first if op.own else token_ids] * op.scale
+    if step.embeds is not None and op.given_scale is not None:
+        given, row_of = step.embeds
+        rows = torch.where(row_of[:, None] >= 0, given[row_of.clamp(0)] * op.given_scale, rows)
     if op.position_table is not None:
         rows = rows + step.weights[op.position_table][step.positions + op.position_offset]
     if op.type_table is not None:
@@ -253,7 +257,7 @@ def scale_by_weight(op: ops.ScaleByWeight, step: Step) -> None:
     step.slot(op.out).copy_(step.slot(op.x) * step.weights[op.weight].flatten())
 
 
-def gaussian_top_k(op: ops.GaussianTopK, step: Step) -> None:
+def gaussian_top_k(op: GaussianTopK, step: Step) -> None:
     x = step.span(op.x)
     apart = x - x.mean(-1, keepdim=True)
     x.copy_(torch.relu(apart - op.num_deviations * apart.square().mean(-1, keepdim=True).sqrt()))
@@ -287,6 +291,8 @@ def adapter_linear(op: AdapterLinear, step: Step) -> None:
 
 def adapter_embed(op: AdapterEmbed, step: Step) -> None:
     adapted = adapted_rows(op.out.extent, step)
+    if step.embeds is not None:  # an adapter changes the table, and what was given is no row of it
+        adapted = adapted._replace(slots=torch.where(step.embeds[1] < 0, adapted.slots, -1))
     adapters.change_rows(op.part, step.token_ids, step.slot(op.out), op.scale, adapted)
 
 
@@ -367,7 +373,7 @@ RUN: dict[type[Any], Callable[[Any, Step], None]] = {
     ops.WholeAttention: whole_attention,
     ops.MeanRows: mean_rows,
     ops.ScaleByWeight: scale_by_weight,
-    ops.GaussianTopK: gaussian_top_k,
+    GaussianTopK: gaussian_top_k,
     MixStreams: mix_streams,
     CorrectStreams: correct_streams,
     MatchMagnitude: match_magnitude,

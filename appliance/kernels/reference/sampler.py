@@ -62,7 +62,7 @@ def _apply_constraints(raw: Row, batch: SamplingBatch, row: int) -> Row:
 
 def _apply_penalties(logits: Row, batch: SamplingBatch, row: int) -> Row:
     tokens = batch.token_table[batch.token_row[row], : batch.num_tokens[row]]
-    seen = np.unique(tokens)
+    seen = np.unique(tokens[tokens != NO_TOKEN])
     if batch.repetition_penalty[row] != 1:
         values, penalty = logits[seen], batch.repetition_penalty[row]
         logits[seen] = np.where(values > 0, values / penalty, values * penalty)

@@ -86,7 +86,7 @@ async def inputs_of(work: PoolingWork, fields: InputFields) -> list[Input]:
             truncate_prompt_tokens=fields.truncate_prompt_tokens,
             add_special_tokens=bool(fields.add_special_tokens),
         )
-        return [Input((await work.prompts.chat(chat))[1])]
+        return [Input((await work.prompts.chat(chat)).token_ids)]
     most, side = most_tokens(work, fields)
     texts = _split("" if fields.input is None else fields.input)
     has_special = fields.add_special_tokens is not False

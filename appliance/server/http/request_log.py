@@ -41,7 +41,9 @@ class RequestLog:
     def admit(self, requests: Sequence[TextRequest]) -> tuple[Sequence[TextRequest], Meter]:
         admitted, meter = self._rules.admit(requests)
         for request in admitted:
-            text = self._tokenizer.decode(request.prompt_token_ids[: self._most])[: self._most]
+            text = self._tokenizer.decode(request.known_token_ids[: self._most])[: self._most]
+            if request.prompt_embeds is not None:
+                text = f"<{len(request.prompt_embeds)} embeddings>{text}"
             _log.info("request", extra=fields(id=request.request_id, prompt=text, sampling=repr(request.sampling)))
         return admitted, _AnswerLog(meter, admitted, self._most) if self._logs_outputs else meter
 

@@ -37,9 +37,7 @@ async def create_completion(state: ServerState, request: Request) -> Response:
     request_id = request_id_of(request, state.plan.serving.http, fields)
     constraint = constraint_of(fields, state.plan.serving.structured)
     chosen = await choose_adapter(state, fields)
-    requests = [
-        replace(_text_request(state, fields, request_id, token_ids, constraint), **chosen) for _, token_ids in prompts
-    ]
+    requests = [replace(_text_request(state, fields, request_id, prompt, constraint), **chosen) for prompt in prompts]
     if (asked := len(requests) * search.width) > MAX_SEQUENCES:
         message = f"prompts times n are {asked} sequences; {MAX_SEQUENCES} are allowed in one request"
         raise invalid("n", message, "invalid_value")
@@ -53,7 +51,7 @@ def _text_request(
     state: ServerState,
     fields: CompletionFields,
     request_id: str,
-    token_ids: list[int],
+    prompt: Prompt,
     constraint: Constraint | None,
 ) -> TextRequest:
     rules = state.sampling
@@ -64,10 +62,11 @@ def _text_request(
     if fields.echo and fields.logprobs is not None:
         prompt_logprobs = max(fields.logprobs, prompt_logprobs or 0)
     wish = LengthWish(asked=asked, field="max_tokens", prompt_field="prompt", default=DEFAULT_MAX_TOKENS)
-    max_tokens = rules.max_tokens(wish, len(token_ids))
+    max_tokens = rules.max_tokens(wish, len(prompt.token_ids))
     return TextRequest(
         request_id=request_id,
-        prompt_token_ids=token_ids,
+        prompt_token_ids=prompt.token_ids,
+        prompt_embeds=prompt.embeds,
         sampling=rules.params(fields, max_tokens, fields.logprobs, prompt_logprobs),
         constraint=constraint,
         text=text_options(fields),
@@ -103,7 +102,7 @@ class CompletionAnswer:
     ) -> None:
         serving = state.plan.serving
         told = serving.answers
-        num_tokens = sum(len(token_ids) for _, token_ids in prompts)
+        num_tokens = sum(len(prompt.token_ids) for prompt in prompts)
         self.tally = Tally(num_tokens, told.prompt_tokens_details, told.draft_metrics)
         self._head = Head.new("cmpl", requests[0].request_id, requests[0].adapter or state.model_name)
         as_ids = fields.return_tokens_as_token_ids
@@ -133,7 +132,7 @@ class CompletionAnswer:
         if self._fields.return_token_ids:
             extra["token_ids"] = output.token_ids
             if is_first:
-                extra["prompt_token_ids"] = self._choices[output.index].prompt[1]
+                extra["prompt_token_ids"] = self._choices[output.index].prompt.known_ids
         if not text and logprobs is None and output.finish_reason is None and not extra:
             return b""
         return self._writer.event(output, text, logprobs, extra)
@@ -159,10 +158,9 @@ class CompletionAnswer:
         return orjson.dumps({**self._head.fields("text_completion"), "choices": choices, **self.tally.closing()})
 
     def _new_choice(self, state: ServerState, prompt: Prompt) -> _Choice:
-        text, token_ids = prompt
         echo_text = None
         if self._fields.echo:
-            echo_text = text if text is not None else state.tokenizer.decode(token_ids)
+            echo_text = prompt.text if prompt.text is not None else state.tokenizer.decode(prompt.token_ids)
         num_top = self._fields.logprobs
         return _Choice(prompt, echo_text, None if num_top is None else CompletionLogprobs(self._formatter, num_top))
 
@@ -182,7 +180,7 @@ class CompletionAnswer:
             text = choice.echo_text + text
             prompt_logprobs = self._raw_prompt_logprobs.get(output.index // self._n)
             if choice.logprobs is not None and prompt_logprobs is not None:
-                token_ids, positions = [*choice.prompt[1], *token_ids], [*prompt_logprobs, *positions]
+                token_ids, positions = [*choice.prompt.token_ids, *token_ids], [*prompt_logprobs, *positions]
         choice.has_begun = True
         if choice.logprobs is None or not positions:
             return text, None
@@ -200,7 +198,7 @@ class CompletionAnswer:
         if self._fields.prompt_logprobs is not None:
             whole["prompt_logprobs"] = self._formatter.prompt(self._raw_prompt_logprobs.get(index // self._n, []))
         if self._fields.return_token_ids:
-            whole |= {"token_ids": choice.token_ids, "prompt_token_ids": choice.prompt[1]}
+            whole |= {"token_ids": choice.token_ids, "prompt_token_ids": choice.prompt.known_ids}
         return whole
 
 

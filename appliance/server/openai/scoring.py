@@ -114,7 +114,8 @@ async def _prompt(state: ServerState, fields: ScoringFields, item: str | list[in
         add_special_tokens=fields.add_special_tokens,
         truncate_prompt_tokens=fields.truncate_prompt_tokens,
     )
-    [(_, token_ids)] = await state.prompts.completion(asked)
+    [read] = await state.prompts.completion(asked)
+    token_ids = read.token_ids
     context = state.plan.model.max_model_len
     if len(token_ids) >= context:
         message = f"an item has {len(token_ids)} tokens with the query; this model's context length is {context} tokens"

@@ -37,14 +37,14 @@ async def prepare_turn(state: ServerState, fields: ChatFields, request_id: str) 
     refuse_unbuilt(fields)
     plan = state.plan.serving
     wish = tool_wish(fields, plan.parsers)
-    prompt, token_ids = await state.prompts.chat(fields, wish.shown)
+    prompt = await state.prompts.chat(fields, wish.shown)
     form = state.prompts.output
-    is_open = form.begins_open(prompt or "", _continued(fields))
+    is_open = form.begins_open(prompt.text or "", _continued(fields))
     reading = OutputReading(form, wish, is_open, fields.include_reasoning is not False)
-    sampling = _sampling(state.sampling, fields, len(token_ids))
+    sampling = _sampling(state.sampling, fields, len(prompt.token_ids))
     request = TextRequest(
         request_id=request_id,
-        prompt_token_ids=token_ids,
+        prompt_token_ids=prompt.token_ids,
         sampling=sampling,
         constraint=reading.constraint(
             constraint_of(fields, plan.structured),

@@ -55,8 +55,8 @@ async def count_input_tokens(state: ServerState, request: Request) -> Response:
     await state.find_model(fields.model)
     earlier, items = _earlier(state.store.responses, fields), _with_ids(input_items(fields), "resp_counted")
     chat = (await _conversation(state, fields, earlier, items)).chat()
-    _, token_ids = await state.prompts.chat(chat, shown_tools(chat))
-    return _json({"object": "response.input_tokens", "input_tokens": len(token_ids)})
+    prompt = await state.prompts.chat(chat, shown_tools(chat))
+    return _json({"object": "response.input_tokens", "input_tokens": len(prompt.token_ids)})
 
 
 async def get_response(state: ServerState, request: Request) -> Response:

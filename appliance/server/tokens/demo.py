@@ -45,7 +45,8 @@ async def demo_generate(state: ServerState, request: Request) -> Response:
     fields = await read_fields(state.plan.serving, request, _DECODER)
     completion = CompletionFields(**msgspec.structs.asdict(fields))
     search = Search.of(state.plan, completion)
-    [(_, token_ids)] = await state.prompts.completion(completion)
+    [prompt] = await state.prompts.completion(completion)
+    token_ids = prompt.token_ids
     wish = LengthWish(asked=fields.max_tokens, field="max_tokens", prompt_field="prompt", default=_DEFAULT_MAX_TOKENS)
     text_request = TextRequest(
         request_id="demo",

@@ -43,7 +43,8 @@ async def generate(state: ServerState, request: Request) -> Response:
 async def _text_request(
     state: ServerState, request: Request, fields: GenerateFields, completion: CompletionFields
 ) -> TextRequest:
-    [(_, token_ids)] = await state.prompts.completion(completion)
+    [prompt] = await state.prompts.completion(completion)
+    token_ids = prompt.token_ids
     wish = LengthWish(asked=fields.sampling_params.max_tokens, field="max_tokens", prompt_field="prompt")
     max_tokens = state.sampling.max_tokens(wish, len(token_ids))
     text = text_options(completion)  # only a stop string needs the text

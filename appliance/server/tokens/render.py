@@ -24,7 +24,7 @@ _CHAT = json_decoder(ChatFields)
 _COMPLETION = json_decoder(CompletionFields)
 _LOST = (  # token ids and sampling cannot tell them
     "use_beam_search", "best_of", "echo", "suffix", "response_format", "guided_json", "guided_regex", "guided_choice",
-    "guided_grammar", "structured_outputs",
+    "guided_grammar", "structured_outputs", "prompt_embeds",
 )  # fmt: skip
 
 
@@ -48,11 +48,11 @@ async def render_completion(state: ServerState, request: Request) -> Response:
     request_id = request_id_of(request, state.plan.serving.http, fields)
     fields.max_tokens = DEFAULT_MAX_TOKENS if fields.max_tokens is None else fields.max_tokens
     prompts = await state.prompts.completion(fields)
-    for _, token_ids in prompts:
-        _check_sampling(state.sampling, fields, len(token_ids))
+    for prompt in prompts:
+        _check_sampling(state.sampling, fields, len(prompt.token_ids))
     rendered = [
-        _rendered(state.model_name, fields, token_ids, f"{request_id}-{place}", fields.logprobs)
-        for place, (_, token_ids) in enumerate(prompts)
+        _rendered(state.model_name, fields, prompt.token_ids, f"{request_id}-{place}", fields.logprobs)
+        for place, prompt in enumerate(prompts)
     ]
     return _json(rendered)
 

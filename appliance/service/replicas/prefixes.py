@@ -17,9 +17,12 @@ Chain = Sequence[int]
 
 
 def chain_of(request: TextRequest) -> Chain:
-    """Names the chunks of a prompt. Prompts for other adapters, or with another salt, have no name in common."""
+    """Names the chunks of a prompt. Prompts for other adapters, or with another salt, have no name in common;
+    nor do those of other embeddings."""
     tokens, chain = request.prompt_token_ids, []
-    name = hash((request.adapter, request.adapter_scale, request.stacked, request.cache_salt))
+    embeds = request.prompt_embeds
+    given = None if embeds is None else (embeds.dtype, embeds.data)
+    name = hash((request.adapter, request.adapter_scale, request.stacked, request.cache_salt, given))
     for begin in range(0, min(len(tokens) // CHUNK_TOKENS, _MAX_CHUNKS) * CHUNK_TOKENS, CHUNK_TOKENS):
         name = hash((name, *tokens[begin : begin + CHUNK_TOKENS]))
         chain.append(name)

@@ -177,7 +177,10 @@ class ModelSection(Section):
     )
     tokenizer_revision: Text | None = field(None, "Branch, tag or commit of the tokenizer.")
     skip_tokenizer_init: bool = field(False, "No tokenizer: requests bring token ids and get token ids.")
-    enable_prompt_embeds: bool = field(False, "Accept prompt embeddings in requests.", built=False)
+    enable_prompt_embeds: bool = field(
+        False,
+        "Accept embeddings in place of a prompt: `prompt_embeds` of /v1/completions, and of `LLM.generate`.",
+    )
     enable_sleep_mode: bool = field(
         False,
         "Let the engine give its memory back on demand: `POST /sleep?level=1` keeps the weights on the host, or in the"

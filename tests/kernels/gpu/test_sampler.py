@@ -75,6 +75,14 @@ def test_tokens_and_logprobs_are_those_of_the_oracle(seed: int, mode: str) -> No
     np.testing.assert_allclose(got.logprobs, want.logprobs, rtol=1e-5, atol=1e-5)
 
 
+def test_what_is_no_token_has_no_penalty() -> None:
+    logits, batch = varied(7)
+    batch.token_table[:, :3] = NO_TOKEN
+    check_sampling(batch, VOCAB)
+    got, want = sampled(logits, batch), ReferenceSampler().sample(HostLogits(logits), batch)
+    np.testing.assert_array_equal(got.token_ids, want.token_ids)
+
+
 def test_rows_that_cannot_say_anything_have_no_token() -> None:
     logits = np.zeros((3, 40), np.float32)
     logits[0, 39], logits[1] = np.nan, -np.inf

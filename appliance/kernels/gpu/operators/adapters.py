@@ -77,6 +77,8 @@ def adapter_linear(op: AdapterLinear, step: DeviceStep) -> None:
 
 def adapter_embed(op: AdapterEmbed, step: DeviceStep) -> None:
     rows, out = DeviceRows.of(op.out.extent, step), step.slot(op.out)
+    if (embeds := step.arrays.embeds) is not None:  # an adapter changes the table, and what was given is no row of it
+        rows = rows._replace(slots=torch.where(embeds[1] < 0, rows.slots, -1))
     for slot in rows.present:
         change = rows.adapters.change(slot, op.part)
         if change is None or change.up is None:

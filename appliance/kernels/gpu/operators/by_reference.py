@@ -30,6 +30,7 @@ class _FloatView:
     caches: list[LayerCache]
     adapters: Mapping[int, Mapping[str, WeightChange]]
     step_adapters: StepAdapters | None
+    embeds: tuple[torch.Tensor, torch.Tensor] | None = None  # which Embed alone reads, and it has functions of its own
     exchange: Exchange | None = None
     tables: Mapping[int, ExpertTable] = MappingProxyType({})  # torch finds the places of experts
 

@@ -215,7 +215,9 @@ def embed(op: ops.Embed, step: DeviceStep) -> None:
         places = None if further is None else (step.arrays.positions, further.values, op.position_offset)
         types = None if op.type_table is None else (step.arrays.token_types, step.bound.vectors[op.type_table])
         gather(table.values, ids, out, op.scale, op.missing_row, places, types)
+        dense.put_given(op, step)
     elif isinstance(table, PackedMatrix) and further is None and op.type_table is None and op.missing_row is None:
         dequantize(table.packed, out, ids, op.scale)
+        dense.put_given(op, step)
     else:
         dense.embed(op, step)

@@ -22,16 +22,35 @@ def embed(op: ops.Embed, step: DeviceStep) -> None:
     wanted = token_ids
     if op.own is not None:
         token_ids = wanted.clamp(op.own[0], op.own[1] - 1) - op.own[0]
-    rows = table.read(token_ids, torch.float32) * op.scale
+    rows = _placed(op, table.read(token_ids, torch.float32) * op.scale, step)
+    if op.own is not None:
+        is_away = (wanted < op.own[0]) | (wanted >= op.own[1])
+        rows = rows.masked_fill(is_away[:, None], 0.0)  # a gather unites them with the rows of other ranks
+    step.slot(op.out).copy_(rows)
+    put_given(op, step)
+
+
+def put_given(op: ops.Embed, step: DeviceStep) -> None:
+    """Puts the embeddings that the step was given in place of those that were read; of several ranks, the one does that
+    has the row of their tokens' id."""
+    embeds, out = step.arrays.embeds, step.slot(op.out)
+    if embeds is None or op.given_scale is None:
+        return
+    given, row_of = embeds
+    rows, is_given = _placed(op, given[row_of.clamp(0)] * op.given_scale, step), row_of >= 0
+    if op.own is not None:
+        is_given = is_given & (step.arrays.token_ids >= op.own[0]) & (step.arrays.token_ids < op.own[1])
+    out.copy_(torch.where(is_given[:, None], rows.to(out.dtype), out))
+
+
+def _placed(op: ops.Embed, rows: torch.Tensor, step: DeviceStep) -> torch.Tensor:
+    """Returns embeddings f32 [T, D] with those of their positions and segments added."""
     if op.position_table is not None:
         places = step.arrays.positions + op.position_offset
         rows = rows + step.bound.matrices[op.position_table].read(places, torch.float32)
     if op.type_table is not None:
         rows = rows + step.bound.vectors[op.type_table][step.arrays.token_types]
-    if op.own is not None:
-        is_away = (wanted < op.own[0]) | (wanted >= op.own[1])
-        rows = rows.masked_fill(is_away[:, None], 0.0)  # a gather unites them with the rows of other ranks
-    step.slot(op.out).copy_(rows)
+    return rows
 
 
 def rms_norm(op: ops.RmsNorm, step: DeviceStep) -> None:
