@@ -2,6 +2,7 @@
 
 import base64
 import io
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from safetensors.numpy import load_file
 from safetensors.torch import save
 
+from tests.e2e.conftest import CommandLine
 from tests.e2e.served import make_random_model, serving
 from tests.server.harness import Server, encode
 
@@ -143,3 +145,18 @@ def test_a_render_has_no_embeddings(server: Server) -> None:
     with server.http() as http:
         answer = http.post("/v1/completions/render", json=GREEDY | {"prompt_embeds": sent(ZEROS)})
     check_refused(answer, "prompt_embeds", "not in this version")
+
+
+def test_a_line_of_a_batch(appliance: CommandLine, model: Path, table: torch.Tensor, tmp_path: Path) -> None:
+    spec, source, target = tmp_path / "spec.yaml", tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    named = f"model: {{source: {model}, served_names: [random], enable_prompt_embeds: true}}\n"
+    spec.write_text(f"api_version: appliance/v1\nkind: Deployment\nname: random\n{named}cache: {{num_blocks: 512}}\n")
+    prompts = {"text": {"prompt": PROMPT}, "rows": {"prompt_embeds": sent(table[encode(PROMPT)])}, "none": {}}
+    line = {"method": "POST", "url": "/v1/completions"}
+    lines = [line | {"custom_id": name, "body": GREEDY | prompt} for name, prompt in prompts.items()]
+    source.write_text("".join(json.dumps(each) + "\n" for each in lines))
+    appliance.json("batch", spec, "-i", source, "-o", target)
+    answers = {each["custom_id"]: each for each in map(json.loads, target.read_text().splitlines())}
+    texts = [answers[name]["response"]["body"]["choices"][0]["text"] for name in ("text", "rows")]
+    assert texts[0] == texts[1]
+    assert answers["none"]["response"]["body"]["error"]["param"] == "prompt"

@@ -1,5 +1,6 @@
 """Prompts of embeddings: against transformers' `inputs_embeds`, and to the bit against tokens whose rows they are."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -17,17 +18,19 @@ from appliance.kernels.binding import load_kernel_set
 from appliance.kernels.errors import StepError
 from appliance.kernels.execution import Graphs
 from appliance.kernels.gpu.kernel_set import GpuKernelSet
-from appliance.kernels.interface import Executable, KernelSet, StepInputs
+from appliance.kernels.interface import Adapters, Executable, KernelSet, StepAdapters, StepInputs, WeightChange
 from appliance.kernels.step_embeds import StepEmbeds
+from appliance.layers.adapters import Wanted, with_adapters
 from appliance.layers.spec import DecoderSpec
 from appliance.models.describe import describe
 from appliance.models.errors import ModelError
 from tests.engine.embeds import embeds_of, given
 from tests.engine.simulator import generate
 from tests.engine.test_runner import Engine
+from tests.kernels.harness import logits_of
 from tests.models.tiny import FAMILIES, VOCAB_SIZE
 from tests.parity.conftest import Checkpoint, kernel_set_names
-from tests.parity.harness import BLOCK_SIZE, bind, execution_of
+from tests.parity.harness import BLOCK_SIZE, bind, bind_adapted, execution_of
 from tests.parity.test_invariance import SIZES, at_once, invariant
 
 __all__ = ["at_once"]
@@ -113,12 +116,13 @@ SCHEDULES: tuple[dict[str, object], ...] = ({}, {"max_num_batched_tokens": 5}, {
 OF_SCHEDULES = ("llama", "gemma2", "granite", "gpt2", "opt", "bloom", "lfm2", "mamba2", "zamba2", "deepseek3")
 
 
+@pytest.mark.parametrize("set_name", [name for name in kernel_set_names() if name != "torch"])  # see below
 @pytest.mark.parametrize("name", OF_SCHEDULES)
 def test_rows_of_the_table_give_the_answers_of_their_tokens(
-    name: str, tiny: Callable[[str], Checkpoint], kernel_set: KernelSet
+    name: str, set_name: str, tiny: Callable[[str], Checkpoint]
 ) -> None:
-    checkpoint = tiny(name)
-    check_law(Bound(checkpoint.facts, kernel_set), table_of(checkpoint), to_the_bit=kernel_set.name != "reference")
+    checkpoint, kernel_set = tiny(name), load_kernel_set(set_name)
+    check_law(Bound(checkpoint.facts, kernel_set), table_of(checkpoint), to_the_bit=set_name != "reference")
 
 
 @pytest.mark.parametrize("name", ["gemma2", "gpt2"])
@@ -243,3 +247,43 @@ def test_a_step_of_embeddings_that_do_not_fit_is_refused(
 def test_layers_that_look_ids_up_take_no_embeddings(name: str, tiny: Callable[[str], Checkpoint]) -> None:
     with pytest.raises(ModelError, match="looks token ids up itself"):
         describe(tiny(name).facts, MOST, takes_embeds=True)
+
+
+def test_an_adapter_of_the_table_changes_tokens_alone(tiny: Callable[[str], Checkpoint], kernel_set: KernelSet) -> None:
+    """As in peft, whose embeddings are those of the table that `inputs_embeds` goes around."""
+    facts, table = tiny("llama").facts, table_of(tiny("llama"))
+    bounds = execution_of(MOST)
+    bounds = dataclasses.replace(
+        bounds,
+        limits=dataclasses.replace(bounds.limits, max_loras=1),
+        numerics=dataclasses.replace(bounds.numerics, lora_dtype="f32"),
+    )
+    wanted = Wanted(4, lambda weight: weight == "embed")
+    executable, _ = bind_adapted(
+        facts, kernel_set, lambda one: with_adapters(one, wanted), execution=bounds, takes_embeds=True
+    )
+    assert isinstance(executable, Adapters)
+    rng, (vocab, width) = np.random.default_rng(3), table.shape
+    up, down = (rng.standard_normal(shape).astype(np.float32) for shape in ((vocab, 4), (4, width)))
+    executable.put_adapter(0, {"embed": WeightChange(down, up)})
+    tokens, at = np.array([5, 6, 7], np.int32), np.arange(3, dtype=np.int32)
+
+    def logits(given: list[int], *, is_adapted: bool) -> np.ndarray:
+        inputs = StepInputs(
+            np.where(np.isin(at, given), 0, tokens).astype(np.int32), at, at[None], np.array([0, 3], np.int32),
+            np.array([3], np.int32), np.zeros((1, 1, 1), np.int32), at,
+        )  # fmt: skip
+        if given:
+            row_of = np.full(3, -1, np.int32)
+            row_of[given] = np.arange(len(given))
+            inputs.embeds = StepEmbeds(np.ascontiguousarray(table[tokens[given]]), row_of)
+        if is_adapted:
+            inputs.adapters = StepAdapters(np.zeros(1, np.int32), np.ones(1, np.float32))
+        return logits_of(executable, inputs)
+
+    plain, changed = logits([], is_adapted=False), logits([], is_adapted=True)
+    assert (plain != changed).any(1).all()
+    np.testing.assert_array_equal(logits([0, 1, 2], is_adapted=True), plain)
+    np.testing.assert_array_equal(logits([0, 1], is_adapted=True)[:2], plain[:2])
+    assert (logits([0, 1], is_adapted=True)[2] != plain[2]).any()
+    np.testing.assert_array_equal(logits([1], is_adapted=True)[0], changed[0])
