@@ -2,7 +2,7 @@
 
 from contextlib import AbstractContextManager
 
-from appliance.checkpoint.custom import CustomTensors
+from appliance.checkpoint.custom_tensors import CustomTensors
 from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.reader import TensorSource, open_tensors
 
