@@ -164,6 +164,7 @@ PLANNING: dict[str, str] = {
     "plan/budget": "A step holds what it must.",
     "plan/parallelism": "The model's shape and the machine's devices allow the ranks.",
     "plan/full-caches": "Caches of one reach are for models whose layers keep keys and values.",
+    "plan/offload": "Layers are streamed to GPUs alone, and so many that a device holds less.",
     "plan/one-process": "An engine in the server's process has one server, no replicas and no rule of restarts.",
     "plan/replicas": "Every replica of the deployment is in a server that is asked.",
     "plan/device": "The device is the profile's.",

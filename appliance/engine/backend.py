@@ -152,7 +152,9 @@ def execution_of(plan: EnginePlan, config: SchedulerConfig, rank: int = 0) -> Ex
     switches = (kernels.share_prefixes, kernels.screen_logits)
     memory = sum(item.size_bytes for item in plan.memory[0].items if item.name != "context")
     cpus, nodes = (each[rank] if each else () for each in (kernels.cpus, kernels.nodes))
-    placement = Placement(kernels.num_threads, plan.device, *switches, cpus, nodes, kernels.lock_memory, memory)
+    placement = Placement(
+        kernels.num_threads, plan.device, *switches, cpus, nodes, kernels.lock_memory, memory, kernels.streamed_layers
+    )
     graphs = Graphs(plan.graphs.decode_sizes, plan.graphs.token_sizes, plan.graphs.max_seq_len)
     return Execution(limits, numerics, placement, graphs)
 

@@ -46,6 +46,7 @@ class Placement:
     nodes: tuple[int, ...] = ()  # NUMA nodes of which memory is taken first; none: of that where a thread runs
     lock_memory: bool = False  # weights and caches are never paged out
     memory_bytes: int = 0  # of a GPU, which the plan takes beside the driver's context
+    streamed_layers: tuple[int, ...] = ()  # whose matrices stay in host memory; only of sets on torch, without graphs
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ from appliance.plan.memory import plan_memory
 from appliance.plan.memory_needs import MemoryNeeds
 from appliance.plan.model import plan_model
 from appliance.plan.modelling import Modelled, plan_modelling
+from appliance.plan.offload import plan_offload
 from appliance.plan.overrides import with_config_overrides
 from appliance.plan.parallel import check_collectives, plan_parallel, share_program
 from appliance.plan.parallel_types import ParallelPlan
@@ -96,6 +97,7 @@ def run_passes(inputs: PlanInputs) -> Outcome:
     kernels = plan_kernels(inputs, selection, program, precision, ledger)
     scheduler, speculation = _plan_steps(inputs, context, pooling, ledger)
     block_size = plan_block_size(inputs, chosen, ledger)
+    offload = plan_offload(inputs, program, chosen, parallel, ledger)
     drafting = DraftingSizes(context.limit, scheduler, block_size, kernels.num_threads, program)
     needs = MemoryNeeds(
         precision=precision,
@@ -107,7 +109,8 @@ def run_passes(inputs: PlanInputs) -> Outcome:
         num_threads=kernels.num_threads,
         batch_invariant=kernels.batch_invariant,
         screen=request_screen(inputs, program, precision, ledger),
-        graphs=plan_graphs(inputs, selection.chosen, scheduler, ledger),
+        graphs=plan_graphs(inputs, selection.chosen, scheduler, ledger, is_streamed=bool(offload.layers)),
+        offload=offload,
         speculation=speculation,
         adapters=plan_adapters(inputs, whole, _shared(parallel, program), pooling, context.limit, ledger),
         draft_model=plan_draft_model(inputs, drafting, chosen, head, ledger),
@@ -126,7 +129,7 @@ def run_passes(inputs: PlanInputs) -> Outcome:
         model=model,
         loading=plan_loading(inputs, chosen, parallel, ledger),
         precision=precision,
-        kernels=msgspec.structs.replace(kernels, screen_logits=planned.screen_logits),
+        kernels=msgspec.structs.replace(kernels, screen_logits=planned.screen_logits, streamed_layers=offload.layers),
         graphs=needs.graphs,
         memory=planned.memory,
         cache=plan_cache(inputs, needs.block_size, planned, pooling, ledger),

@@ -12,6 +12,7 @@ import msgspec
 
 from appliance.catalog.gpu_operators import FEW_ROWS
 from appliance.hardware.speed import DeviceSpeed
+from appliance.plan.offload import LINK_BYTES_PER_S, layer_bytes
 from appliance.plan.program import PlannedProgram
 from appliance.plan.sizes import ELEMENT_BYTES
 from appliance.plan.types import EnginePlan
@@ -49,6 +50,8 @@ class DeviceSteps:
         rounds = plan.precision.quantize_activations and self._float8_peak is not None
         self._rounded = rounded_weights(program.program) if rounds else frozenset()
         forms = Forms(program.size_of, plan.precision.kv_dtype, int8_inputs=False)
+        sizes = layer_bytes(program) if plan.kernels.streamed_layers else {}
+        self._copying_s = sum(sizes[layer] for layer in plan.kernels.streamed_layers) / LINK_BYTES_PER_S
         self._launches = Counter(self._launch(op, program, forms) for op in program.program.operators)
 
     @property
@@ -56,7 +59,8 @@ class DeviceSteps:
         return [launch.work for launch in self._launches]
 
     def step(self, counts: StepCounts, *, is_prompt: bool) -> tuple[float, str]:
-        """Returns the seconds of a step, and what holds most of them up: "memory", "arithmetic" or "launches".
+        """Returns the seconds of a step, and what holds most of them up: "memory", "arithmetic", "launches",
+        or "link": the copies of layers that are streamed.
 
         is_prompt: not needed here, where the number of rows says which kernel runs.
         """
@@ -66,7 +70,10 @@ class DeviceSteps:
             launching = self._speed.shares.launch_s
             name = bound if seconds > launching else "launches"
             by_bound[name] = by_bound.get(name, 0.0) + times * (seconds + launching)
-        return sum(by_bound.values()) + self._speed.shares.step_s, max(by_bound, key=lambda name: by_bound[name])
+        seconds = sum(by_bound.values())
+        if self._copying_s > seconds:  # the copies of streamed layers run beside all else
+            return self._copying_s + self._speed.shares.step_s, "link"
+        return seconds + self._speed.shares.step_s, max(by_bound, key=lambda name: by_bound[name])
 
     def _launch(self, op: Operator, program: PlannedProgram, forms: Forms) -> _Launch:
         slots = {slot.index: slot for slot in op.slots()}.values()

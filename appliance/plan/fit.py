@@ -9,12 +9,14 @@ from appliance.base.diagnostics import Diagnostic
 from appliance.plan.accelerators import eight_bits
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
+from appliance.plan.offload import PATH
 from appliance.plan.parallel import num_devices
 from appliance.spec import DeploymentSpec
 from appliance.spec.fields import Section
 from appliance.spec.nodes import Position
 
 Check = Callable[[PlanInputs], Ledger]
+GIB = 1 << 30
 SHORTEST_CONTEXT = 512  # tokens; a shorter context is of no use
 
 
@@ -25,9 +27,10 @@ class Change:
     path: str
     value: Any
     note: str
+    shown: str = ""  # the value as a spec has it, where that is not how Python writes it
 
     def __str__(self) -> str:
-        value = str(self.value).lower() if isinstance(self.value, bool) else self.value
+        value = self.shown or (str(self.value).lower() if isinstance(self.value, bool) else self.value)
         return f"{self.path}: {value}" + (f" ({self.note})" if self.note else "")
 
 
@@ -77,6 +80,7 @@ def _ladders(inputs: PlanInputs) -> Iterator[list[Change]]:
     yield [Change("scheduler.max_num_seqs", n, "fewer at the same time") for n in (64, 32, 16, 8, 4, 1) if n < seqs]
     yield _cache_types(inputs)
     yield _contexts(inputs)
+    yield _offloads(inputs)
     yield _precisions(inputs)
     yield _ranks(inputs)
 
@@ -98,6 +102,15 @@ def _contexts(inputs: PlanInputs) -> list[Change]:
         for size in lengths
         if SHORTEST_CONTEXT <= size < int(wanted)
     ]
+
+
+def _offloads(inputs: PlanInputs) -> list[Change]:
+    if inputs.profile.device == "cpu":
+        return []
+    sizes = [gib for gib in (4, 8, 16, 32, 64, 128, 256) if gib * GIB <= inputs.facts.memory.limit_bytes // 2]
+    note = "each step copies them from host memory"
+    present = inputs.spec.hardware.memory.cpu_offload
+    return [Change(PATH, gib * GIB, note, f"{gib}GiB") for gib in sizes if gib * GIB > present]
 
 
 def _precisions(inputs: PlanInputs) -> list[Change]:

@@ -23,10 +23,17 @@ _NOTHING: dict[str, tuple[object, ...]] = {
 }  # fmt: skip
 
 
-def plan_graphs(inputs: PlanInputs, kernels: KernelSetFacts, scheduler: SchedulerPlan, ledger: Ledger) -> GraphsPlan:
-    """Refuses graphs where the kernel set has none, and sizes that no step has."""
+def plan_graphs(
+    inputs: PlanInputs, kernels: KernelSetFacts, scheduler: SchedulerPlan, ledger: Ledger, *, is_streamed: bool = False
+) -> GraphsPlan:
+    """Refuses graphs where the kernel set has none, and sizes that no step has. is_streamed: layers are copied to the
+    device in each step; then there are none."""
+    if is_streamed:
+        _refuse_all(inputs, "layers that hardware.memory.cpu_offload streams run operator by operator", ledger)
+        reason = "layers are streamed: each step waits for copies, beside which its launches count for little"
+        return GraphsPlan(mode=ledger.decide("graphs.mode", "NONE", "computed", reason))
     if not kernels.has_graphs:
-        _refuse_all(inputs, kernels, ledger)
+        _refuse_all(inputs, f"{kernels.name} has none: it gives a step to the device by one call", ledger)
         level, is_said = inputs.spec.compilation.level, ledger.source_of(f"{_SECTION}.level") != "default"
         reason = f"{kernels.name} gives a step to the device by one call"
         reason += f"; compilation.level {level} changes nothing there" if is_said else ""
@@ -71,12 +78,11 @@ def graphs_item(
     return (MemoryItem(name="graphs", size_bytes=nodes + pool, formula=formula),)
 
 
-def _refuse_all(inputs: PlanInputs, kernels: KernelSetFacts, ledger: Ledger) -> None:
+def _refuse_all(inputs: PlanInputs, why: str, ledger: Ledger) -> None:
     for name, without in _NOTHING.items():
         value, path = getattr(inputs.spec.compilation, name), f"{_SECTION}.{name}"
         if value not in without:
-            message = f"{path} asks for graphs, and {kernels.name} has none: it gives a step to the device by one call"
-            ledger.refuse(path, RULE, message, hint=f"remove {path}")
+            ledger.refuse(path, RULE, f"{path} asks for graphs, and {why}", hint=f"remove {path}")
 
 
 def _max_seq_len(inputs: PlanInputs, ledger: Ledger) -> int | None:

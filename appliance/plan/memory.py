@@ -73,9 +73,11 @@ def plan_memory(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> Plann
     device, num_draft_blocks = _with_draft_cache(inputs, needs, device, ledger)
     units = SwapUnits(device.block_bytes, needs.program.program.state_bytes, needs.block_size)
     swap = plan_swap(inputs, units, device.left, ledger)
-    on_host = (*host_items(_runs(needs), step_limits_of(needs)), *swap.items)
+    on_host = (*swap.items, *needs.offload.host_items())
     if inputs.profile.device == "cpu":
-        device, on_host = msgspec.structs.replace(device, items=(*device.items, *swap.items)), ()
+        device, on_host = msgspec.structs.replace(device, items=(*device.items, *on_host)), ()
+    else:
+        on_host = (*host_items(_runs(needs), step_limits_of(needs)), *on_host)
     _say_groups(inputs, device, needs, ledger)
     length, num_blocks = _cache(inputs, needs, device, ledger)
     items = _with_screen(needs.screen, device, num_blocks, ledger)
@@ -152,7 +154,7 @@ def _runs(needs: MemoryNeeds) -> list[PlannedProgram]:
 def _items(inputs: PlanInputs, needs: MemoryNeeds) -> Iterator[MemoryItem]:
     """Yields what a rank keeps but for its cache."""
     longest, ranks = needs.context.limit, needs.parallel.num_ranks
-    yield weights_item(needs.program, needs.precision, ranks=ranks, longest=longest)
+    yield weights_item(needs.program, needs.precision, needs.offload, ranks=ranks, longest=longest)
     yield from _screen(needs.screen)
     yield from items_of_step(inputs, needs)
     yield from graphs_item(needs.graphs, _runs(needs), needs.precision, needs.scheduler)

@@ -5,6 +5,7 @@ import msgspec
 from appliance.plan.adapters import PlannedAdapters
 from appliance.plan.context import ContextRequest
 from appliance.plan.draft_model import PlannedDraftModel
+from appliance.plan.offload import NOTHING, Offload
 from appliance.plan.parallel_types import ParallelPlan
 from appliance.plan.program import PlannedProgram
 from appliance.plan.screen import ScreenRequest
@@ -29,6 +30,7 @@ class MemoryNeeds(msgspec.Struct, frozen=True, kw_only=True):
     batch_invariant: bool
     screen: ScreenRequest | None
     graphs: GraphsPlan = GraphsPlan()
+    offload: Offload = NOTHING
     speculation: SpeculationPlan | None = None
     adapters: PlannedAdapters | None = None
     draft_model: PlannedDraftModel | None = None

@@ -183,6 +183,7 @@ class KernelPlan(msgspec.Struct, frozen=True, kw_only=True):
     lock_memory: bool = False  # weights and caches are never paged out
     cpus: tuple[tuple[int, ...], ...] = ()  # by rank, those to which its threads are bound; none: they are not
     nodes: tuple[tuple[int, ...], ...] = ()  # by rank, the NUMA nodes from which it takes memory first
+    streamed_layers: tuple[int, ...] = ()  # whose matrices stay in host memory, and are copied to the device each step
     cache_dir: str | None = None  # of compiled kernels; None: where the environment says, or in the cache folder
 
 

@@ -1,6 +1,7 @@
 """What the weights of a rank take."""
 
 from appliance.base.units import format_size
+from appliance.plan.offload import Offload
 from appliance.plan.program import PlannedProgram
 from appliance.plan.sizes import ELEMENT_BYTES, bias_tables_bytes, rope_tables_bytes
 from appliance.plan.types import MemoryItem, PrecisionPlan
@@ -8,7 +9,9 @@ from appliance.plan.weights import Weight
 from appliance.program.head_matrices import head_matrices
 
 
-def weights_item(program: PlannedProgram, precision: PrecisionPlan, *, ranks: int, longest: int) -> MemoryItem:
+def weights_item(
+    program: PlannedProgram, precision: PrecisionPlan, offload: Offload, *, ranks: int, longest: int
+) -> MemoryItem:
     """Returns the weights of the first of so many ranks, and the tables for sequences of `longest` tokens, which every
     rank computes. Of a program that is not divided as ranks will have it, weights are divided evenly."""
     tensors = sum(plan.num_tensors for plan in precision.weights)
@@ -26,7 +29,14 @@ def weights_item(program: PlannedProgram, precision: PrecisionPlan, *, ranks: in
     parts += [f"+ rotary tables {format_size(tables)}"] if tables else []
     parts += [f"+ position biases {format_size(biases)}"] if biases else []
     parts += [f"with matrices by head in {precision.activations}"] if change else []
+    own -= offload.spared_bytes
+    parts += [_streamed(offload)] if offload.layers else []
     return MemoryItem(name="weights", size_bytes=own + tables + biases, formula=" ".join(parts))
+
+
+def _streamed(offload: Offload) -> str:
+    host, buffers = format_size(offload.host_bytes), format_size(offload.buffer_bytes)
+    return f"without {host} in host memory, with buffers {buffers} for them"
 
 
 def change_by_heads(program: PlannedProgram, precision: PrecisionPlan) -> int:

@@ -225,6 +225,7 @@ UNCHANGED: dict[str, str] = {
     "parallelism.eplb_log_balancedness": "the test's model has no experts; see tests/engine/test_expert_places.py",
     "parallelism.data_parallel_hybrid_lb": "it is needed with the fields that say which replicas are here, or refused",
     "hardware.profile": "one profile fits the test's machine",
+    "hardware.memory.cpu_offload": "two layers, as the test's model has, spare nothing; see tests/plan/test_offload.py",
     "hardware.memory.utilization": "the cache of the test's model is at its useful most either way",
     "hardware.kernels.quantize_activations": "the test's weights are not quantized, so there is nothing to decide",
 }

@@ -88,7 +88,7 @@ BROKEN = (
            "hardware.kernels.kernel_set", 6, 34),
     Broken(MODEL + "hardware: {kernels: {kernel_set: cpu-amx}}\n", "plan/kernel-set",
            "hardware.kernels.kernel_set", 6, 34),
-    Broken(MODEL + "hardware: {memory: {cpu_offload: 1GiB}}\n", "plan/not-built", "hardware.memory.cpu_offload", 6, 34),
+    Broken(MODEL + "hardware: {memory: {cpu_offload: 1GiB}}\n", "plan/offload", "hardware.memory.cpu_offload", 6, 34),
     Broken(MODEL + "hardware: {profile: other}\n", "plan/profile", "hardware.profile", 6, 21),
     Broken(MODEL + "hardware: {device: cuda}\n", "plan/device", "hardware.device", 6, 20),
     Broken(MODEL + "slo: {ttft_p95: 1s, gate: {input_len: 4096}}\n", "plan/gate", "slo.gate.input_len", 6, 39),

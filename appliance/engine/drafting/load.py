@@ -174,7 +174,7 @@ def _plan_of(draft: DraftModelPlan, plan: EnginePlan) -> EnginePlan:
     )
     loading = msgspec.structs.replace(plan.loading, checkpoint_sha256=None)
     parallel = msgspec.structs.replace(plan.parallel, tensor=1)  # the leader alone drafts
-    kernels = msgspec.structs.replace(plan.kernels, screen_logits=False)
+    kernels = msgspec.structs.replace(plan.kernels, screen_logits=False, streamed_layers=())
     return msgspec.structs.replace(
         plan,
         model=model,

@@ -1,7 +1,7 @@
 """The device on which a GPU set runs: a GPU, or torch's CPU device, which runs the same code in tests."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
@@ -89,6 +89,10 @@ class Device:
     def event(self) -> "DeviceEvent":
         """Returns a mark in the device's work for which the host can wait."""
         return DeviceEvent(torch.cuda.Event() if self.is_gpu else None)  # type: ignore[no-untyped-call]  # torch leaves its types out
+
+    def copies(self) -> "DeviceCopies":
+        """Returns what copies from the host's memory beside the device's work."""
+        return DeviceCopies(self)
 
     def wait(self) -> None:
         """Waits until all work that was given to the device has ended."""
@@ -181,3 +185,29 @@ class DeviceEvent:
         """Waits until the device has come to the mark; one that was never set is passed."""
         if self._event is not None:
             self._event.synchronize()
+
+
+class DeviceCopies:
+    """Copies from pinned memory of the host, by a stream of their own. On torch's CPU device they are made at once."""
+
+    def __init__(self, device: Device) -> None:
+        self._stream = torch.cuda.Stream(device.name) if device.is_gpu else None  # type: ignore[no-untyped-call]  # torch leaves its types out
+        self._ended: dict[int, torch.cuda.Event] = {}
+
+    def copy(self, number: int, pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Copies pairs (target, source) behind all work that was given to the device until now. number: by which the
+        work that reads the targets waits."""
+        if self._stream is None:
+            for target, source in pairs:
+                target.copy_(source)
+            return
+        self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
+        with torch.cuda.stream(self._stream):
+            for target, source in pairs:
+                target.copy_(source, non_blocking=True)
+        self._ended[number] = self._stream.record_event()
+
+    def wait(self, number: int) -> None:
+        """Has the work that is given to the device from now on wait for the last copies of this number."""
+        if self._stream is not None:
+            torch.cuda.current_stream(self._stream.device).wait_event(self._ended[number])

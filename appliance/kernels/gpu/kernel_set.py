@@ -14,6 +14,7 @@ from appliance.kernels.execution import Execution
 from appliance.kernels.gpu.activations import place_activations
 from appliance.kernels.gpu.adapters import DeviceAdapters
 from appliance.kernels.gpu.caches import CacheMemory
+from appliance.kernels.gpu.calls import calls_of
 from appliance.kernels.gpu.capturing import can_capture, empty_step
 from appliance.kernels.gpu.checks import StepBounds, vocabulary_of
 from appliance.kernels.gpu.collectives import collectives_of
@@ -23,14 +24,12 @@ from appliance.kernels.gpu.expert_tables import device_tables
 from appliance.kernels.gpu.failures import says_failures
 from appliance.kernels.gpu.float8 import float8_or
 from appliance.kernels.gpu.graphs import StepGraphs
+from appliance.kernels.gpu.host_layers import HostLayers
 from appliance.kernels.gpu.inputs import InputBuffer
 from appliance.kernels.gpu.logits import DeviceLogits
 from appliance.kernels.gpu.matrices import DenseMatrix, DeviceMatrix, load_matrix, load_vector
-from appliance.kernels.gpu.operators.one_by_one import one_by_one
-from appliance.kernels.gpu.operators.table import implementation
 from appliance.kernels.gpu.parts import ON_TORCH, Parts, triton_parts
 from appliance.kernels.gpu.program_graphs import ProgramGraphs
-from appliance.kernels.gpu.segments import Call
 from appliance.kernels.gpu.sleeping import PutAway, refill, release, tensors_of
 from appliance.kernels.gpu.step import BoundModel, DeviceStep
 from appliance.kernels.gpu.weight_stream import WeightStream
@@ -75,12 +74,13 @@ class GpuExecutable:
         self._packs, self._by_head = {False: parts.pack, True: float8_or(parts.pack)}, head_matrices(program)
         self._rounded = rounded_weights(program) if numerics.quantize_activations else frozenset()
         self._asleep: dict[str, PutAway] = {}  # "weights", "adapters", "caches"
-        stream = WeightStream(device)
+        self._layers, stream = HostLayers(execution.placement.streamed_layers, device), WeightStream(device)
         for name in weights:  # in this order, in which they are read ahead
             if name in matrices:
-                self._matrices[name] = self._loaded(name, weights, stream)
+                self._matrices[name] = self._layers.taken(name, self._loaded(name, weights, stream))
             elif name in vectors:
                 self._vectors[name] = load_vector(weights[name], stream)
+        self._layers.place(self._matrices)
         self._caches = CacheMemory.of(program, execution, device)
         with device.name:
             self._states = state_slots(program.states, limits.num_states)
@@ -88,8 +88,10 @@ class GpuExecutable:
         make = parts.make_kit
         self._kit = None if make is None else make(programs, execution, dtype, self._vectors, device)
         is_by_rows = numerics.batch_invariant and self._kit is None and not device.is_gpu
-        self._calls = calls_of(program, parts, self._matrices, is_by_rows=is_by_rows)
-        self._adapted_calls = [] if adapted is None else calls_of(adapted, parts, self._matrices, is_by_rows=is_by_rows)
+        self._calls, self._adapted_calls = (
+            [] if each is None else self._layers.streamed(calls_of(each, parts, self._matrices, is_by_rows=is_by_rows))
+            for each in (program, adapted)
+        )
         tile_rows = () if self._kit is None else self._kit.tile_rows
         self._inputs = InputBuffer(
             limits,
@@ -218,9 +220,12 @@ class GpuExecutable:
         stream = WeightStream(self._device)
         for name in weights:
             if name in self._matrices:
-                refill(tensors_of(self._matrices[name]), tensors_of(self._loaded(name, weights, stream)))
+                loaded = self._loaded(name, weights, stream)
+                if not self._layers.refill(name, loaded):
+                    refill(tensors_of(self._matrices[name]), tensors_of(loaded))
             elif name in self._vectors:
                 refill([self._vectors[name]], [load_vector(weights[name], stream)])
+        self._layers.begin()
 
     @says_failures
     @torch.inference_mode()
@@ -327,7 +332,7 @@ class GpuExecutable:
         scratch += 0 if self._collectives is None else self._collectives.size_bytes
         vectors = sum(vector.nbytes for vector in self._vectors.values())
         return {
-            "weights": vectors + sum(matrix.nbytes for matrix in self._matrices.values()),
+            "weights": vectors + self._layers.resident_bytes(self._matrices),
             "kv_cache": self._caches.size_bytes,
             **({"states": sum(slots.nbytes for slots in self._states)} if self._states else {}),
             **({} if self._adapters is None else {"adapters": self._adapters.size_bytes}),
@@ -340,18 +345,8 @@ class GpuExecutable:
         self._device.wait()
         if self._collectives is not None:
             self._collectives.close()
-        del self._matrices, self._vectors, self._caches, self._states, self._inputs, self._adapters
+        del self._matrices, self._layers, self._vectors, self._caches, self._states, self._inputs, self._adapters
         del self._arena, self._bound, self._sampler, self._kept, self._kit, self._ahead, self._graphs
-
-
-def calls_of(
-    program: StepProgram, parts: Parts, matrices: Mapping[str, DeviceMatrix], *, is_by_rows: bool
-) -> list[Call]:
-    """Returns the operators of a program, each with the function that runs it."""
-    calls = [(implementation(type(op), parts.table), op) for op in program.operators]
-    if is_by_rows:
-        return [(one_by_one(run, op), op) for run, op in calls]
-    return calls if parts.fuse is None else parts.fuse(calls, matrices, program.kept)
 
 
 def _no_time() -> float:

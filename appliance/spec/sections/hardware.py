@@ -50,8 +50,8 @@ class MemorySection(Section):
     )
     cpu_offload: Size = field(
         0,
-        "Weights a device that stay in host memory and are streamed each step.",
-        built=False,
+        "Most host memory for the matrices of whole layers, spread over the model, that a GPU copies in each step: "
+        "while one layer is computed, the next is copied. A step takes at least the time of these copies. 0 is none.",
         vllm="cpu_offload_gb",
     )
     lock: bool = field(

@@ -5,9 +5,9 @@ import functools
 import msgspec
 import torch
 
+from appliance.kernels.gpu.calls import calls_of
 from appliance.kernels.gpu.float8 import Float8Matrix
 from appliance.kernels.gpu.fused import fuse
-from appliance.kernels.gpu.kernel_set import calls_of
 from appliance.kernels.gpu.parts import triton_parts
 from appliance.kernels.layout import Layout
 from appliance.program.operators import Add, KvWrite, Linear, Operator, RmsNorm, Rope
