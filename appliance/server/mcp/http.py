@@ -11,6 +11,7 @@ from typing import Any, Final
 import httpx
 import msgspec
 
+from appliance.server.mcp.events import EventParser
 from appliance.server.mcp.messages import (
     RpcMessage,
     ToolServerError,
@@ -114,13 +115,7 @@ class HttpTransport:
             yield part
 
     async def _events(self, answer: httpx.Response) -> AsyncIterator[bytes]:
-        """The data of each event: its `data` lines, up to an empty line."""
-        rest, data = b"", []
+        parser = EventParser()
         async for part in self._bounded(answer):
-            *lines, rest = (rest + part).replace(b"\r\n", b"\n").split(b"\n")
-            for line in lines:
-                if line.startswith(b"data:"):
-                    data.append(line[5:].removeprefix(b" "))
-                elif not line and data:
-                    yield b"\n".join(data)
-                    data = []
+            for event in parser.feed(part):
+                yield event.data

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -102,28 +102,69 @@ class ToolServer:
         transport = await self._transport_of_plan()
         try:
             await begin(transport)
+        except ToolServerError as error:
+            await transport.close()
+            transport = await self._of_older_transport(error)
         except BaseException:
             await transport.close()
             raise
         _log.info("a server of tools is there", extra=fields(server=self.plan.name))
         return transport
 
+    async def _of_older_transport(self, error: ToolServerError) -> Transport:
+        """Returns a session by the older transport with a server that does not take the newer one's first message.
+        Raises `error` if it was another, or the server has no stream."""
+        from appliance.server.mcp.sse import SseTransport  # noqa: PLC0415 - httpx, which most servers do without
+
+        if not (error.is_http and 400 <= error.code < 500):
+            raise error
+        try:
+            older = await SseTransport.opened(*self._address())
+        except ToolServerError as own:
+            raise (error if own.is_http else own) from own
+        try:
+            await begin(older)
+        except BaseException:
+            await older.close()
+            raise
+        return older
+
     async def _transport_of_plan(self) -> Transport:
+        plan, ours = self.plan, snapshot()
+        if plan.url is not None:
+            return _reached(*self._address())
+        fill = self._fill()
+        try:
+            kept = {name: ours[name] for name in _INHERITED if name in ours}
+            environment = {**kept, **{name: fill(value) for name, value in plan.env.items()}}
+            return await StdioTransport.start([fill(each) for each in plan.command], environment, self._max_bytes)
+        except OSError as error:
+            raise ToolServerError(f"the server cannot be started: {error}") from error
+
+    @property
+    def _max_bytes(self) -> int:
+        return max(_MAX_LIST_BYTES, 2 * self.plan.max_result_bytes)
+
+    def _address(self) -> tuple[str, dict[str, str], int]:
+        """Returns the address, the headers, and how many bytes an answer may have."""
+        fill = self._fill()
+        assert self.plan.url is not None, "the server is reached by HTTP"
+        return fill(self.plan.url), {name: fill(each) for name, each in self.plan.headers.items()}, self._max_bytes
+
+    def _fill(self) -> Callable[[str], str]:
+        """Returns what fills in ${env:NAME} and ${file:path}, and raises ToolServerError where it cannot."""
         from appliance.spec.document import InterpolationError  # noqa: PLC0415 - YAML, for those who have servers
         from appliance.spec.interpolate import interpolator  # noqa: PLC0415 - as above
 
-        plan, ours = self.plan, snapshot()
-        fill = interpolator(ours, Path(plan.folder))
-        max_bytes = max(_MAX_LIST_BYTES, 2 * plan.max_result_bytes)
-        try:
-            if plan.url is not None:
-                headers = {name: fill(each) for name, each in plan.headers.items()}
-                return _reached(fill(plan.url), headers, max_bytes)
-            kept = {name: ours[name] for name in _INHERITED if name in ours}
-            environment = {**kept, **{name: fill(value) for name, value in plan.env.items()}}
-            return await StdioTransport.start([fill(each) for each in plan.command], environment, max_bytes)
-        except (OSError, InterpolationError) as error:
-            raise ToolServerError(f"the server cannot be started: {error}") from error
+        filled = interpolator(snapshot(), Path(self.plan.folder))
+
+        def fill(text: str) -> str:
+            try:
+                return filled(text)
+            except (OSError, InterpolationError) as error:
+                raise ToolServerError(f"the server cannot be started: {error}") from error
+
+        return fill
 
 
 def _reached(url: str, headers: dict[str, str], max_bytes: int) -> Transport:

@@ -1,4 +1,7 @@
-"""A server of tools by the official package: over stdio, or over HTTP when it is given a port."""
+"""A server of tools by the official package: over stdio, or over HTTP when it is given a port.
+
+With a word behind the port it has the older transport.
+"""
 
 import sys
 
@@ -23,7 +26,9 @@ def now() -> str:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
+    if len(sys.argv) > 2:
+        server.run("sse", port=int(sys.argv[1]))
+    elif len(sys.argv) > 1:
         server.run("streamable-http", port=int(sys.argv[1]))
     else:
         server.run()

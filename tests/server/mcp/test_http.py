@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import httpx
@@ -34,11 +34,12 @@ async def reached(url: str, **changes: Any) -> AsyncIterator[ToolServer]:
         await servers.close()
 
 
-@pytest.fixture(scope="module")
-def official() -> Iterator[str]:
+@contextmanager
+def serving(*words: str) -> Iterator[str]:
+    """The official package's server; yields the beginning of its address."""
     pytest.importorskip("mcp")
     port = free_port()
-    process = subprocess.Popen([sys.executable, OFFICIAL, str(port)])
+    process = subprocess.Popen([sys.executable, OFFICIAL, str(port), *words])
     try:
         deadline = time.monotonic() + 60
         while True:
@@ -48,10 +49,16 @@ def official() -> Iterator[str]:
             except httpx.HTTPError:
                 assert time.monotonic() < deadline
                 time.sleep(0.1)
-        yield f"http://127.0.0.1:{port}/mcp"
+        yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
         process.wait()
+
+
+@pytest.fixture(scope="module")
+def official() -> Iterator[str]:
+    with serving() as address:
+        yield f"{address}/mcp"
 
 
 async def test_the_official_package_over_http(official: str) -> None:

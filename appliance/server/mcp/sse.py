@@ -1,0 +1,161 @@
+"""A server of tools of the older transport: a stream of events from it, whose first names where messages are posted.
+
+The protocol says how a client finds one (Backwards Compatibility, 2025-06-18): a server that answers the POST of the
+newer transport with 4xx is asked by GET for such a stream. Redirects are not followed, and the address that the server
+names must be of its own origin: messages carry the headers of the spec.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final, Self
+
+import httpx
+import msgspec
+
+from appliance.server.mcp.events import Event, EventParser
+from appliance.server.mcp.messages import (
+    ToolServerError,
+    notification_bytes,
+    read_message,
+    reply_bytes,
+    request_bytes,
+    result_of,
+)
+
+_REPLY_WITHIN_S: Final = 10.0
+
+
+class SseTransport:
+    """max_bytes: of one event. The caller bounds the time."""
+
+    def __init__(self, url: str, headers: Mapping[str, str], max_bytes: int) -> None:
+        self._url = url
+        self._max_bytes = max_bytes
+        self._client = httpx.AsyncClient(headers=headers, timeout=None, trust_env=False)
+        self._endpoint: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._open: dict[int, asyncio.Future[msgspec.Raw]] = {}
+        self._num_sent = 0
+        self._is_closed = False
+        self._last_heard = time.monotonic()
+        self._reader = asyncio.create_task(self._read(), name="tool server")
+
+    @classmethod
+    async def opened(cls, url: str, headers: Mapping[str, str], max_bytes: int) -> Self:
+        """Returns a connection whose server has said where messages are posted. Raises ToolServerError."""
+        transport = cls(url, headers, max_bytes)
+        try:
+            await asyncio.shield(transport._endpoint)
+        except BaseException:
+            await transport.close()
+            raise
+        return transport
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    @property
+    def last_heard(self) -> float:
+        return self._last_heard
+
+    async def request(self, method: str, params: dict[str, Any]) -> msgspec.Raw:
+        self._num_sent += 1
+        number = self._num_sent
+        answer: asyncio.Future[msgspec.Raw] = asyncio.get_running_loop().create_future()
+        self._open[number] = answer
+        try:
+            await self._post(request_bytes(number, method, params))
+            return await answer
+        finally:
+            del self._open[number]
+            answer.cancel()
+
+    async def notify(self, method: str, params: dict[str, Any]) -> None:
+        await self._post(notification_bytes(method, params))
+
+    async def close(self) -> None:
+        self._is_closed = True
+        self._reader.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._reader
+        await self._client.aclose()
+
+    async def _post(self, body: bytes) -> None:
+        """Gives the server a message; what it answers comes as an event. Raises ToolServerError."""
+        if self._is_closed:
+            raise ToolServerError("the server closed the connection")
+        url, kind = await asyncio.shield(self._endpoint), {"content-type": "application/json"}
+        try:
+            async with self._client.stream("POST", url, content=body, headers=kind) as answer:
+                if not answer.is_success:
+                    message = f"the server answered {answer.status_code}"
+                    raise ToolServerError(message, answer.status_code, is_http=True)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise ToolServerError(f"the server cannot be reached: {error or type(error).__name__}") from error
+
+    async def _read(self) -> None:
+        """Reads events until the stream ends; then what is open has failed."""
+        reason = ToolServerError("the server closed the connection")
+        try:
+            await self._stream()
+        except ToolServerError as error:
+            reason = error
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            reason = ToolServerError(f"the server cannot be reached: {error or type(error).__name__}")
+        finally:
+            self._is_closed = True
+            if not self._endpoint.done():
+                self._endpoint.set_exception(reason)
+            for answer in self._open.values():
+                if not answer.done():
+                    answer.set_exception(reason)
+            self._endpoint.exception()  # so that nobody complains of it where nobody waits
+
+    async def _stream(self) -> None:
+        parser = EventParser()
+        async with self._client.stream("GET", self._url, headers={"accept": "text/event-stream"}) as answer:
+            kind = answer.headers.get("content-type", "")
+            if not answer.is_success or not kind.startswith("text/event-stream"):
+                raise ToolServerError(f"the server answered {answer.status_code}", answer.status_code, is_http=True)
+            async for part in answer.aiter_bytes():
+                self._last_heard = time.monotonic()
+                for event in parser.feed(part):
+                    await self._take(event)
+                if parser.num_waiting > self._max_bytes:
+                    raise ToolServerError(f"the server answered with more than {self._max_bytes} bytes")
+
+    async def _take(self, event: Event) -> None:
+        if event.name == "endpoint" and not self._endpoint.done():
+            self._endpoint.set_result(self._own(event.data))
+        elif event.name == "message" and self._endpoint.done():
+            await self._take_message(event.data)
+
+    async def _take_message(self, data: bytes) -> None:
+        message = read_message(data)
+        if message is None:
+            raise ToolServerError("the server's answer is no message of the protocol")
+        if message.method is not None and message.id is not None:
+            with suppress(ToolServerError, TimeoutError):
+                async with asyncio.timeout(_REPLY_WITHIN_S):
+                    await self._post(reply_bytes(message))
+            return
+        waiting = self._open.get(message.id) if message.is_answer and isinstance(message.id, int) else None
+        if waiting is None or waiting.done():
+            return  # a notification, or the answer to what nobody waits for any more
+        try:
+            waiting.set_result(result_of(message))
+        except ToolServerError as error:
+            waiting.set_exception(error)
+
+    def _own(self, named: bytes) -> str:
+        """Returns the address that the server names. Raises ToolServerError for one of another origin."""
+        ours = httpx.URL(self._url)
+        try:
+            found = ours.join(named.decode())
+        except (UnicodeDecodeError, httpx.InvalidURL) as error:
+            raise ToolServerError("the server names no address for messages") from error
+        if (found.scheme, found.host, found.port) != (ours.scheme, ours.host, ours.port):
+            raise ToolServerError("the server wants messages at another origin, which is not followed")
+        return str(found)
