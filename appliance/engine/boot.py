@@ -13,6 +13,7 @@ from appliance.engine.adapter_changes import AdapterChanges
 from appliance.engine.adapter_messages import AdapterSet
 from appliance.engine.backend import Backend, load_backend
 from appliance.engine.core.config import SchedulerConfig
+from appliance.engine.core.ordering import AskPolicy
 from appliance.engine.core.scheduler import Scheduler
 from appliance.engine.drafting.build import make_drafters
 from appliance.engine.drafting.load import LoadedDraftModel, load_draft_model
@@ -73,8 +74,7 @@ def boot(plan: EnginePlan, announce: Announce, *, interpreter_s: float | None = 
         planned_calls(plan.model.logits_processors),
         plan.model.logits_processor_timeout_s,
     )
-    policy = plan.scheduler.scheduler_cls
-    scheduler = Scheduler(config, time.monotonic, row_fault, None if policy is None else load_policy(policy))
+    scheduler = Scheduler(config, time.monotonic, row_fault, _policy(plan))
     phases.end()
     report = BootReport(
         seconds=phases.seconds,
@@ -110,6 +110,11 @@ def boot(plan: EnginePlan, announce: Announce, *, interpreter_s: float | None = 
     if plan.adapters is not None:
         serve_adapters(loop, plan.adapters.served)
     return loop
+
+
+def _policy(plan: EnginePlan) -> AskPolicy | None:
+    """Returns the operator's own policy, if the plan has one."""
+    return None if plan.scheduler.scheduler_cls is None else load_policy(plan.scheduler.scheduler_cls)
 
 
 def _sleep(plan: EnginePlan, backend: Backend, draft: LoadedDraftModel | None, swap: Swap | None) -> Sleep | None:

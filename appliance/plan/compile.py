@@ -49,7 +49,7 @@ from appliance.plan.screen import request_screen
 from appliance.plan.serving import plan_batch, plan_bench, plan_serving, plan_slo
 from appliance.plan.sleep import check_sleep
 from appliance.plan.speculation import plan_speculation, with_draft_model, with_drafts, with_states
-from appliance.plan.types import EnginePlan, PoolingPlan, SchedulerPlan, SpeculationPlan
+from appliance.plan.types import EnginePlan, KernelPlan, PoolingPlan, SchedulerPlan, SpeculationPlan
 from appliance.plan.weight_updates import check_weight_updates
 from appliance.spec import LoadedSpec
 
@@ -97,7 +97,6 @@ def run_passes(inputs: PlanInputs) -> Outcome:
     kernels = plan_kernels(inputs, selection, program, precision, ledger)
     scheduler, speculation = _plan_steps(inputs, context, pooling, ledger)
     block_size = plan_block_size(inputs, chosen, ledger)
-    offload = plan_offload(inputs, program, chosen, parallel, ledger)
     drafting = DraftingSizes(context.limit, scheduler, block_size, kernels.num_threads, program)
     needs = MemoryNeeds(
         precision=precision,
@@ -109,14 +108,13 @@ def run_passes(inputs: PlanInputs) -> Outcome:
         num_threads=kernels.num_threads,
         batch_invariant=kernels.batch_invariant,
         screen=request_screen(inputs, program, precision, ledger),
-        graphs=plan_graphs(inputs, selection.chosen, scheduler, ledger, is_streamed=bool(offload.layers)),
-        offload=offload,
+        graphs=plan_graphs(inputs, selection.chosen, scheduler, ledger),
+        offload=plan_offload(inputs, program, chosen, parallel, ledger),
         speculation=speculation,
         adapters=plan_adapters(inputs, whole, _shared(parallel, program), pooling, context.limit, ledger),
         draft_model=plan_draft_model(inputs, drafting, chosen, head, ledger),
     )
     planned = plan_memory(inputs, needs, ledger)
-    check_compatibility(inputs, ledger)
     _check_changes(inputs, chosen, parallel, modelled, ledger)
     model = msgspec.structs.replace(
         plan_model(inputs, context, modelled, ledger),
@@ -129,7 +127,7 @@ def run_passes(inputs: PlanInputs) -> Outcome:
         model=model,
         loading=plan_loading(inputs, chosen, parallel, ledger),
         precision=precision,
-        kernels=msgspec.structs.replace(kernels, screen_logits=planned.screen_logits, streamed_layers=offload.layers),
+        kernels=_with_memory(kernels, screen_logits=planned.screen_logits, streamed=needs.offload.layers),
         graphs=needs.graphs,
         memory=planned.memory,
         cache=plan_cache(inputs, needs.block_size, planned, pooling, ledger),
@@ -145,6 +143,11 @@ def run_passes(inputs: PlanInputs) -> Outcome:
         **_told(ledger),
     )
     return Outcome(with_hashes(plan), ledger)
+
+
+def _with_memory(kernels: KernelPlan, *, screen_logits: bool, streamed: tuple[int, ...]) -> KernelPlan:
+    """Returns the kernels with what the pass `memory` decided for them."""
+    return msgspec.structs.replace(kernels, screen_logits=screen_logits, streamed_layers=streamed)
 
 
 def _named(inputs: PlanInputs, ledger: Ledger) -> dict[str, Any]:
@@ -222,5 +225,6 @@ def _check_changes(
     inputs: PlanInputs, chosen: KernelSetFacts, parallel: ParallelPlan, modelled: Modelled, ledger: Ledger
 ) -> None:
     """Refuses what a running engine could not do with its memory and its weights."""
+    check_compatibility(inputs, ledger)
     check_sleep(inputs, chosen, ledger)
     check_weight_updates(inputs, parallel, ledger, is_modelled=modelled.plan is not None)

@@ -23,12 +23,9 @@ _NOTHING: dict[str, tuple[object, ...]] = {
 }  # fmt: skip
 
 
-def plan_graphs(
-    inputs: PlanInputs, kernels: KernelSetFacts, scheduler: SchedulerPlan, ledger: Ledger, *, is_streamed: bool = False
-) -> GraphsPlan:
-    """Refuses graphs where the kernel set has none, and sizes that no step has. is_streamed: layers are copied to the
-    device in each step; then there are none."""
-    if is_streamed:
+def plan_graphs(inputs: PlanInputs, kernels: KernelSetFacts, scheduler: SchedulerPlan, ledger: Ledger) -> GraphsPlan:
+    """Refuses graphs where the kernel set has none, or layers are streamed, and sizes that no step has."""
+    if kernels.has_graphs and inputs.spec.hardware.memory.cpu_offload:
         _refuse_all(inputs, "layers that hardware.memory.cpu_offload streams run operator by operator", ledger)
         reason = "layers are streamed: each step waits for copies, beside which its launches count for little"
         return GraphsPlan(mode=ledger.decide("graphs.mode", "NONE", "computed", reason))

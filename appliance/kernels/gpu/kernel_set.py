@@ -88,10 +88,9 @@ class GpuExecutable:
         make = parts.make_kit
         self._kit = None if make is None else make(programs, execution, dtype, self._vectors, device)
         is_by_rows = numerics.batch_invariant and self._kit is None and not device.is_gpu
-        self._calls, self._adapted_calls = (
-            [] if each is None else self._layers.streamed(calls_of(each, parts, self._matrices, is_by_rows=is_by_rows))
-            for each in (program, adapted)
-        )
+        own = functools.partial(calls_of, parts=parts, matrices=self._matrices, is_by_rows=is_by_rows)
+        self._calls = self._layers.streamed(own(program))
+        self._adapted_calls = [] if adapted is None else self._layers.streamed(own(adapted))
         tile_rows = () if self._kit is None else self._kit.tile_rows
         self._inputs = InputBuffer(
             limits,
@@ -102,10 +101,10 @@ class GpuExecutable:
             has_adapters=adapted is not None,
             all_in_tiles=numerics.batch_invariant,
         )
-        places = None if adapted is None else (adapted, limits.max_loras, numerics.lora_dtype, device)
-        self._adapters = None if places is None else DeviceAdapters(*places)
-        vocabulary = vocabulary_of(program, self._matrices, self._vectors)
-        self._bounds = StepBounds(program, limits, *vocabulary, has_adapters=adapted is not None)
+        places = limits.max_loras, numerics.lora_dtype, device
+        self._adapters = None if adapted is None else DeviceAdapters(adapted, *places)
+        sizes = vocabulary_of(program, self._matrices, self._vectors)
+        self._bounds = StepBounds(program, limits, *sizes, has_adapters=adapted is not None)
         self._arena, buffers = place_activations(adapted or program, execution, dtype, device)
         memory = (self._caches.caches, self._states, self._adapters)
         fixed_rows = (FEW_ROWS if device.is_gpu else 1) if numerics.batch_invariant else 0
@@ -113,8 +112,11 @@ class GpuExecutable:
         first, tables = (device, dtype, buffers, self._matrices, self._vectors), device_tables(program, device)
         self._bound = BoundModel(*first, *memory, self._kit, self._collectives, tables, fixed_rows)
         self._graphs = self._graphs_of(execution)
+        self._sampler = self._sampler_of(limits.max_num_sampled)
+
+    def _sampler_of(self, num_rows: int) -> DeviceSampler:
         draws = None if self._kit is None else self._kit.draws
-        self._sampler = DeviceSampler(limits.max_num_sampled, device, draws, self._graphs.memory)
+        return DeviceSampler(num_rows, self._device, draws, self._graphs.memory)
 
     def _graphs_of(self, execution: Execution) -> ProgramGraphs:
         captures = functools.partial(can_capture, device=self._device, matrices=self._matrices, kit=self._kit)

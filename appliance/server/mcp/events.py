@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 
-class Event(NamedTuple):
+class ServerEvent(NamedTuple):
     name: str
     data: bytes
 
@@ -20,7 +20,7 @@ class EventParser:
     def num_waiting(self) -> int:
         return len(self._rest) + sum(map(len, self._data))
 
-    def feed(self, part: bytes) -> Iterator[Event]:
+    def feed(self, part: bytes) -> Iterator[ServerEvent]:
         """Yields the events that end in this part: of each the `data` lines, up to an empty line."""
         *lines, self._rest = (self._rest + part).split(b"\n")
         for line in lines:
@@ -33,4 +33,4 @@ class EventParser:
                 name, data = self._name, self._data
                 self._name, self._data = b"", []
                 if data:
-                    yield Event(name.decode(errors="replace") or "message", b"\n".join(data))
+                    yield ServerEvent(name.decode(errors="replace") or "message", b"\n".join(data))

@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 import httpx
 import msgspec
 
-from appliance.server.mcp.events import Event, EventParser
+from appliance.server.mcp.events import EventParser, ServerEvent
 from appliance.server.mcp.messages import (
     ToolServerError,
     notification_bytes,
@@ -126,7 +126,7 @@ class SseTransport:
                 if parser.num_waiting > self._max_bytes:
                     raise ToolServerError(f"the server answered with more than {self._max_bytes} bytes")
 
-    async def _take(self, event: Event) -> None:
+    async def _take(self, event: ServerEvent) -> None:
         if event.name == "endpoint" and not self._endpoint.done():
             self._endpoint.set_result(self._own(event.data))
         elif event.name == "message" and self._endpoint.done():

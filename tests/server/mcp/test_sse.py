@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from appliance.server.mcp.events import Event, EventParser
+from appliance.server.mcp.events import EventParser, ServerEvent
 from appliance.server.mcp.messages import ToolServerError
 from appliance.server.mcp.servers import ToolServer
 from tests.server.mcp.test_http import GREETING, TOOLS, reached, serving, whole
@@ -19,7 +19,7 @@ PING = {"jsonrpc": "2.0", "id": 99, "method": "ping"}
 
 def test_events_are_the_same_however_a_stream_is_cut() -> None:
     stream = b": hello\r\nevent: endpoint\r\ndata: /m?s=1\r\n\r\ndata: {\ndata:}\n\nevent: x\n\n"
-    expected = [Event("endpoint", b"/m?s=1"), Event("message", b"{\n}")]
+    expected = [ServerEvent("endpoint", b"/m?s=1"), ServerEvent("message", b"{\n}")]
     for size in range(1, len(stream)):
         parser = EventParser()
         parts = [stream[at : at + size] for at in range(0, len(stream), size)]
