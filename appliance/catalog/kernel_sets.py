@@ -97,6 +97,11 @@ class KernelSetFacts(msgspec.Struct, frozen=True):
         return self.level is not None
 
     @property
+    def spreads_experts(self) -> bool:
+        """True if replicas can have the experts of a model among them, in memory that they share."""
+        return self.can_share and not self.uses_torch
+
+    @property
     def links_ranks(self) -> bool:
         """True if ranks exchange columns as messages, so that they may be on several machines; else they share the
         memory of one."""

@@ -16,7 +16,10 @@ _OWN: Final = (
 
 def can_roll(running: EnginePlan, changes: Sequence[PlanChange]) -> bool:
     """Returns whether there are several replicas, and every change is one of an engine's own or live. Others, such as
-    another model, other adapters or another number of replicas, need a new server."""
+    another model, other adapters or another number of replicas, need a new server; and so do all where replicas have
+    experts among them, which run their steps together or not at all."""
+    if running.parallel.spreads_experts:
+        return False
     return running.parallel.replicas > 1 and all(each.apply == "live" or _is_own(each.path) for each in changes)
 
 

@@ -18,6 +18,7 @@ from appliance.engine.scripted import Script, ScriptedExecutable, scripted_model
 from appliance.kernels.binding import load_kernel_set, load_model_set
 from appliance.kernels.execution import Execution, ExecutionLimits, Graphs, Numerics, Placement
 from appliance.kernels.interface import Executable
+from appliance.kernels.lockstep import Lockstep
 from appliance.kernels.reports import WeightsReport
 from appliance.kernels.stage_inputs import StageInputs
 from appliance.loading.model import LoadedModel, ReadWeights, load_model
@@ -33,6 +34,9 @@ from appliance.program.adapters import num_adapter_slots
 PACKED_FOLDER = "packed"  # in the cache folder
 
 Progress = Callable[[str, int, int], None]  # (phase, done, total)
+
+
+_NO_GROUP = "the plan is of replicas that have the experts among them, and this engine was started alone"
 
 
 class PlanMismatchError(ApplianceError):
@@ -52,8 +56,10 @@ class Backend:
     experts: MovedExperts | None = None  # as there
 
 
-def load_backend(plan: EnginePlan, config: SchedulerConfig, progress: Progress) -> Backend:
-    """Loads the planned model.
+def load_backend(
+    plan: EnginePlan, config: SchedulerConfig, progress: Progress, lockstep: Lockstep | None = None
+) -> Backend:
+    """Loads the planned model. lockstep: the replicas with which it has the experts among them.
 
     Raises PlanMismatchError, and the ApplianceErrors of reading the checkpoint, loading the kernel set and binding.
     """
@@ -61,13 +67,24 @@ def load_backend(plan: EnginePlan, config: SchedulerConfig, progress: Progress) 
         return _scripted(plan, config, progress)
     if plan.parallel.num_ranks > 1:
         return _grouped(plan, config, progress)
-    return load_share(plan, config, None, progress)
+    return load_share(plan, config, None, progress, lockstep)
 
 
-def load_share(plan: EnginePlan, config: SchedulerConfig, share: Share | None, progress: Progress) -> Backend:
-    """Loads what one rank has of the model; all of it without a share. Raises like load_backend."""
+def load_share(
+    plan: EnginePlan,
+    config: SchedulerConfig,
+    share: Share | None,
+    progress: Progress,
+    lockstep: Lockstep | None = None,
+) -> Backend:
+    """Loads what one rank, or one of several replicas, has of the model; all of it without either. Raises like
+    load_backend."""
     progress("headers", 0, 1)
+    if plan.parallel.spreads_experts and lockstep is None:
+        raise PlanMismatchError(_NO_GROUP, hint="start the server of the plan, which starts all replicas")
     facts, execution = planned_facts(plan), execution_of(plan, config, 0 if share is None else share.number)
+    if lockstep is not None:
+        execution = replace(execution, lockstep=lockstep, experts=plan.parallel.placing)
     if share is not None:
         placement = _placed(execution.placement, plan, share.number)
         execution = replace(execution, ranks=share.ranks, stage=share.stage, placement=placement)

@@ -27,6 +27,7 @@ from appliance.engine.loop import EngineLoop
 from appliance.engine.messages import BootPhase, UtilityResult
 from appliance.engine.policy_plugin import load_policy
 from appliance.engine.processors import planned_calls
+from appliance.engine.rounds import Rounds
 from appliance.engine.runner import Runner
 from appliance.engine.sleep import Sleep, Sleeper, SleepingExecutable, SleepsTogether
 from appliance.engine.swap_memory import Swap
@@ -36,6 +37,7 @@ from appliance.engine.wire import raw
 from appliance.kernels.cpu.locking import locked_bytes
 from appliance.kernels.interface import Executable
 from appliance.kernels.kernel_cache import KERNELS_FOLDER, keep_kernels
+from appliance.kernels.lockstep import Lockstep
 from appliance.kernels.updates import Updates
 from appliance.plan.boot import BootReport, KernelsOrigin, WeightsOrigin
 from appliance.plan.types import AdapterPlan, EnginePlan
@@ -50,17 +52,20 @@ class AdapterRefusedError(ApplianceError):
 Announce = Callable[[BootPhase], None]
 
 
-def boot(plan: EnginePlan, announce: Announce, *, interpreter_s: float | None = None) -> EngineLoop:
+def boot(
+    plan: EnginePlan, announce: Announce, *, interpreter_s: float | None = None, lockstep: Lockstep | None = None
+) -> EngineLoop:
     """Loads the plan's model and builds the loop: scheduler, runner, limits. Raises like SchedulerConfig, load_backend.
 
-    `interpreter_s` is how long the process took to get here; it becomes the first phase.
+    `interpreter_s` is how long the process took to get here; it becomes the first phase. `lockstep`: the other replicas
+    with which it runs its steps; it waits until they have loaded.
     """
     phases = Phases(announce)
     if interpreter_s is not None:
         phases.record("interpreter", interpreter_s)
     config = SchedulerConfig.from_plan(plan)
     kernels = _kept_kernels(plan)
-    backend = load_backend(plan, config, phases.progress)
+    backend = load_backend(plan, config, phases.progress, lockstep)
     draft = load_draft_model(plan, config, backend, phases.progress)
     phases.progress("runner", 0, 0)
     runner = Runner(
@@ -76,45 +81,52 @@ def boot(plan: EnginePlan, announce: Announce, *, interpreter_s: float | None = 
     )
     scheduler = Scheduler(config, time.monotonic, row_fault, _policy(plan))
     phases.end()
+    drafted = {} if draft is None else draft.memory_bytes
+    memory_bytes = {**backend.executable.memory_bytes, **runner.memory_bytes, **drafted}
     report = BootReport(
         seconds=phases.seconds,
-        memory_bytes={
-            **backend.executable.memory_bytes,
-            **runner.memory_bytes,
-            **({} if draft is None else draft.memory_bytes),
-        },
+        memory_bytes=memory_bytes,
         num_blocks=config.num_blocks,
         weights=None if backend.weights is None else WeightsOrigin(**asdict(backend.weights)),
         kernels=kernels,
         locked_bytes=locked_bytes() if plan.kernels.lock_memory else None,
     )
     limits = SamplingLimits(plan.serving.limits.max_n, plan.model.max_logprobs, plan.model.logits_processor_pattern)
-    load, trials = backend_loader(DEFAULT_BACKEND, backend.vocab_size), Sandbox(DEFAULT_BACKEND, backend.vocab_size)
-    grammars = GrammarGate(GrammarCompiler(load, trials))
-    adapters = None
-    if backend.adapters is not None:
-        adapters = AdapterChanges(backend.adapters, scheduler, backend.vocab_size, runner.drop_adapters)
+    grammars = _grammars(backend.vocab_size)
     loop = EngineLoop(
         scheduler,
         runner,
         limits,
         boot_report=raw(report),
         grammars=grammars,
-        adapters=adapters,
+        adapters=_adapters(backend, scheduler, runner),
         prefault_blocks=plan.cache.prefault_blocks,
         sleep=_sleep(plan, backend, draft, runner.swap),
         ask_ranks=extension_calls(plan, backend.executable),
         weights=_weights(backend, scheduler, grammars, runner),
         collects_parts=plan.serving.has_detailed_traces,
+        rounds=_rounds(lockstep, backend, config),
     )
     if plan.adapters is not None:
         serve_adapters(loop, plan.adapters.served)
+    _wait_for_replicas(lockstep, phases)
     return loop
 
 
 def _policy(plan: EnginePlan) -> AskPolicy | None:
     """Returns the operator's own policy, if the plan has one."""
     return None if plan.scheduler.scheduler_cls is None else load_policy(plan.scheduler.scheduler_cls)
+
+
+def _adapters(backend: Backend, scheduler: Scheduler, runner: Runner) -> AdapterChanges | None:
+    if backend.adapters is None:
+        return None
+    return AdapterChanges(backend.adapters, scheduler, backend.vocab_size, runner.drop_adapters)
+
+
+def _grammars(vocab_size: int) -> GrammarGate:
+    trials = Sandbox(DEFAULT_BACKEND, vocab_size)
+    return GrammarGate(GrammarCompiler(backend_loader(DEFAULT_BACKEND, vocab_size), trials))
 
 
 def _sleep(plan: EnginePlan, backend: Backend, draft: LoadedDraftModel | None, swap: Swap | None) -> Sleep | None:
@@ -131,6 +143,20 @@ def _sleep(plan: EnginePlan, backend: Backend, draft: LoadedDraftModel | None, s
     parts = [whole.sleeper(own) if isinstance(whole, SleepsTogether) else own(whole)]
     parts += [] if draft is None else [SleepingExecutable(*each) for each in draft.executables]
     return Sleep(parts)
+
+
+def _wait_for_replicas(lockstep: Lockstep | None, phases: "Phases") -> None:
+    if lockstep is None:
+        return
+    phases.progress("replicas", 0, 0)
+    lockstep.wait_loaded()
+    phases.end()
+
+
+def _rounds(lockstep: Lockstep | None, backend: Backend, config: SchedulerConfig) -> Rounds | None:
+    if lockstep is None:
+        return None
+    return Rounds(lockstep, backend.executable, len(config.windows), has_states=config.num_snapshots is not None)
 
 
 def _weights(backend: Backend, scheduler: Scheduler, gate: GrammarGate, runner: Runner) -> WeightChanges | None:

@@ -47,7 +47,12 @@ class ModelLost:
     reason: str
 
 
-Intake = tuple[bytes, EngineMessage | ClientGone | DrainAndStop | ModelLost]
+@dataclass(frozen=True, slots=True)
+class StepWanted:
+    """Other replicas run a step, in which this one takes part."""
+
+
+Intake = tuple[bytes, EngineMessage | ClientGone | DrainAndStop | ModelLost | StepWanted]
 
 
 @dataclass(slots=True)

@@ -37,6 +37,7 @@ from appliance.engine.messages import (
 from appliance.engine.pulse import Pulse
 from appliance.engine.refusal import RequestKey
 from appliance.engine.request_intake import RequestIntake
+from appliance.engine.rounds import Rounds
 from appliance.engine.runner import Runner
 from appliance.engine.sleep import REFUSAL, Sleep
 from appliance.engine.step import RowError, StepPlan, StepResult
@@ -73,23 +74,18 @@ class EngineLoop:
         ask_ranks: AskRanks | None = None,
         weights: WeightChanges | None = None,
         collects_parts: bool = False,
+        rounds: Rounds | None = None,
     ) -> None:
-        self.pulse = Pulse()
-        self.stopped = False
-        self._scheduler = scheduler
-        self._runner = runner
+        self.pulse, self.stopped = Pulse(), False
+        self._scheduler, self._runner = scheduler, runner
         self._grammars = closed_gate() if grammars is None else grammars
         self._intake = RequestIntake(scheduler, self._grammars, runner, limits)
-        self._adapters = adapters
         self.boot_report = boot_report if boot_report is not None else raw(None)
-        self._clock = clock
-        self._before_step = before_step
-        self._sleep = sleep
-        self._ask_ranks = ask_ranks
-        self._weights = weights
+        self._clock, self._before_step = clock, before_step
+        self._sleep, self._ask_ranks, self._collects_parts = sleep, ask_ranks, collects_parts
+        self._adapters, self._weights, self._rounds = adapters, weights, rounds
         self._idle = IdleWork(runner.executable, scheduler.kv.pool, prefault_blocks)
         self._telling = Telling(self._idle, sleep, weights, runner.executable)
-        self._collects_parts = collects_parts
         self._ended = 0.0  # when the model's last step ended
         self._begun: deque[tuple[StepPlan, float]] = deque()  # steps in the stages of a pipeline, and when they began
         self._draining: list[tuple[bytes, str]] | None = None  # (client, call id) to answer once idle
@@ -101,7 +97,8 @@ class EngineLoop:
 
     @property
     def has_work(self) -> bool:
-        return self._scheduler.has_work or bool(self._grammars) or bool(self._adapters) or bool(self._weights)
+        waits = self._grammars, self._adapters, self._weights, self._rounds
+        return self._scheduler.has_work or any(waits)
 
     def handle(self, client: bytes, message: EngineMessage) -> Events:
         """Handles one message between steps, and returns the events that answer it."""
@@ -222,8 +219,11 @@ class EngineLoop:
         self.pulse.since = 0.0
 
     def _wait(self) -> None:
-        """Waits a moment for what other threads do for requests, for adapters, or for weights."""
-        if self._weights:
+        """Takes part in a step of other replicas, or waits a moment for what other threads do for requests, for
+        adapters, or for weights."""
+        if self._rounds:
+            self._rounds.take_part(self.pulse)
+        elif self._weights:
             self._weights.wait(WAIT_S)
         elif self._grammars:
             self._grammars.wait(WAIT_S)

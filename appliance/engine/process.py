@@ -22,12 +22,15 @@ from appliance.base.plugins import PluginError
 from appliance.base.sockets import remove_orphan
 from appliance.engine.backend import PlanMismatchError
 from appliance.engine.boot import boot, process_age_s
-from appliance.engine.front import ClientGone, DrainAndStop, Front, Intake, ModelLost
+from appliance.engine.front import ClientGone, DrainAndStop, Front, Intake, ModelLost, StepWanted
 from appliance.engine.loop import EngineLoop
 from appliance.engine.messages import ErrorKind, Fatal, Ready
 from appliance.engine.pulse import Pulse
 from appliance.engine.replica import as_replica
+from appliance.engine.rounds import watch
 from appliance.kernels.errors import ExecutableError, KernelSetError
+from appliance.kernels.lockstep import Lockstep
+from appliance.kernels.ranks import SharedMemory
 from appliance.plan.types import EnginePlan
 
 _log = logger("engine")
@@ -54,8 +57,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"error: {error}\n")
         return EXIT_NOT_STARTED
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    lockstep = None
+    if options.lockstep is not None:
+        memory, *wakes = map(int, options.lockstep.split(":"))
+        place, timeout_s = options.replica - plan.parallel.first_replica, plan.parallel.distributed_timeout_s
+        lockstep = Lockstep(SharedMemory(memory), place, len(wakes), timeout_s, wakes)
     plan = as_replica(plan, options.replica)
-    engine = ServedEngine(plan, options.socket, options.parent_fd, options.heartbeat)
+    engine = ServedEngine(plan, options.socket, options.parent_fd, options.heartbeat, lockstep)
     signal.signal(signal.SIGTERM, engine.on_terminate)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent decides when we end
     return engine.run()
@@ -67,6 +75,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--socket", required=True, help="a ZeroMQ endpoint to bind, such as ipc:///run/engine.sock")
     parser.add_argument("--parent-fd", type=int, help="read end of a pipe; the engine ends at once when it closes")
     parser.add_argument("--replica", type=int, default=0, metavar="NUMBER", help="of several engines with this plan")
+    parser.add_argument(
+        "--lockstep", metavar="FD:FD:...", help="what replicas share that run their steps together: memory, and events"
+    )
     parser.add_argument("--heartbeat", type=float, default=HEARTBEAT_S, metavar="SECONDS", help="between heartbeats")
     return parser.parse_args(arguments)
 
@@ -87,8 +98,15 @@ def _end_orphaned(endpoint: str) -> None:
 class ServedEngine:
     """Boots an engine, serves it behind a socket, and ends it; in the main thread of a process or another."""
 
-    def __init__(self, plan: EnginePlan, endpoint: str, parent_fd: int | None, heartbeat_s: float) -> None:
-        self._plan = plan
+    def __init__(
+        self,
+        plan: EnginePlan,
+        endpoint: str,
+        parent_fd: int | None,
+        heartbeat_s: float,
+        lockstep: Lockstep | None = None,
+    ) -> None:
+        self._plan, self._lockstep = plan, lockstep
         self._intake: queue.SimpleQueue[Intake] = queue.SimpleQueue()
         self._pulse = Pulse()
         self._booting = True
@@ -112,7 +130,7 @@ class ServedEngine:
 
     def _run(self) -> int:
         try:
-            loop = boot(self._plan, self._front.broadcast, interpreter_s=process_age_s())
+            loop = boot(self._plan, self._front.broadcast, interpreter_s=process_age_s(), lockstep=self._lockstep)
         except (ApplianceError, ValueError, OSError, MemoryError) as error:
             reason = _why(error) if isinstance(error, ApplianceError) else str(error)
             is_lasting = isinstance(error, LASTING)
@@ -121,7 +139,9 @@ class ServedEngine:
             _log.exception("the engine could not start")
             return self._die(f"the engine could not start: {type(error).__name__}: {error}", EXIT_DEAD)
         self._booting = False
-        loop.watch(lambda reason: self._intake.put((b"", ModelLost(reason))))
+        loop.watch(self._lose_model)
+        if self._lockstep is not None:
+            watch(self._lockstep, lambda: self._intake.put((b"", StepWanted())), self._lose_model)
         self._pulse = loop.pulse
         self._front.broadcast(loop.adapters_served())
         self._front.broadcast(Ready(loop.boot_report))
@@ -135,6 +155,9 @@ class ServedEngine:
         self._fail_all(loop, "the engine was shut down", ErrorKind.UNAVAILABLE)
         loop.close()
         return 0
+
+    def _lose_model(self, reason: str) -> None:
+        self._intake.put((b"", ModelLost(reason)))
 
     def _serve(self, loop: EngineLoop) -> None:
         while not loop.stopped:
@@ -156,6 +179,8 @@ class ServedEngine:
                     self._front.emit(loop.forget_client(client))
                 case ModelLost(reason):
                     raise ExecutableError(reason)
+                case StepWanted():  # the loop takes part in its turn
+                    continue
                 case DrainAndStop(seconds):
                     loop.drain()
                     self._deadline = time.monotonic() + seconds
@@ -173,7 +198,7 @@ class ServedEngine:
         self._front.emit(loop.fail_all(reason, kind))
         while not self._intake.empty():
             client, message = self._intake.get()
-            if not isinstance(message, ClientGone | DrainAndStop | ModelLost):
+            if not isinstance(message, ClientGone | DrainAndStop | ModelLost | StepWanted):
                 self._front.emit(loop.refuse(client, message, kind, reason))
 
     def on_terminate(self, *_: object) -> None:

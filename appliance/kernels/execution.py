@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from appliance.kernels.lockstep import Lockstep
 from appliance.kernels.ranks import RankView
 from appliance.program.placement import IN_ORDER, ExpertPlacing
 from appliance.program.stages import Stage
@@ -66,7 +67,8 @@ class Graphs:
 @dataclass(frozen=True, slots=True)
 class Execution:
     """The arguments of binding a program, beside its weights. ranks: of a program that several ranks run together.
-    stage: of its layers, those that these ranks run; None: all. experts: where ranks have those of mixtures."""
+    stage: of its layers, those that these ranks run; None: all. experts: where ranks, or replicas, have those of
+    mixtures. lockstep: the replicas that have experts among them; None: this one has all."""
 
     limits: ExecutionLimits
     numerics: Numerics
@@ -75,3 +77,4 @@ class Execution:
     ranks: RankView | None = None
     stage: Stage | None = None
     experts: ExpertPlacing = IN_ORDER
+    lockstep: Lockstep | None = None

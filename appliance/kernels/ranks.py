@@ -23,6 +23,7 @@ PAGE_BYTES = _LINE * (MAX_RANKS + 1)  # the first line says whether a rank has f
 _MOST_BYTES = 1 << 42
 _SPINS = 200  # looks at the counters before a rank gives its core away
 _PAUSE_S = 0.00005
+_NAMED = 2  # kernels/cpu/ranks.cpp: what says that number n failed is so much more than n; 1 names nobody
 
 
 class RankError(ExecutableError):
@@ -85,9 +86,17 @@ class Ranks:
     """One rank's view of a group that shares memory."""
 
     def __init__(
-        self, memory: SharedMemory, rank: int, num_ranks: int, timeout_s: float, place: "PlaceInMemory | None" = None
+        self,
+        memory: SharedMemory,
+        rank: int,
+        num_ranks: int,
+        timeout_s: float,
+        place: "PlaceInMemory | None" = None,
+        noun: str = "rank",
     ) -> None:
+        """noun: what errors call one of them."""
         place = place or PlaceInMemory()
+        self._noun = noun
         self.memory, self.rank, self.num_ranks, self.timeout_s = memory, rank, num_ranks, timeout_s
         self.arena_offset = place.arena_offset
         size = pages(PAGE_BYTES)
@@ -117,13 +126,21 @@ class Ranks:
             if looks > _SPINS:
                 time.sleep(_PAUSE_S)
             if time.monotonic() > deadline:
-                blamed = ", ".join(map(str, late()))
-                self.fail()
-                raise RankError(f"rank {blamed} did not come within {self.timeout_s:g} s")
+                blamed = list(late())
+                self.fail(blamed[0] if blamed else None)
+                raise RankError(f"{self._noun} {', '.join(map(str, blamed))} did not come within {self.timeout_s:g} s")
 
-    def fail(self) -> None:
-        """Ends every wait of every group in the memory."""
-        self._all_failed[:] = 1
+    def fail(self, blamed: int | None = None) -> None:
+        """Ends every wait of every group in the memory. blamed: the one that others name; the first that is named
+        stays."""
+        if not self.has_failed:
+            self._all_failed[:] = 1 if blamed is None else _NAMED + blamed
+
+    @property
+    def reason(self) -> str:
+        """Why the group cannot go on, once it cannot."""
+        said = int(self._failed[0])
+        return f"a {self._noun} failed" if said < _NAMED else f"{self._noun} {said - _NAMED} is gone"
 
     @property
     def has_failed(self) -> bool:
@@ -133,7 +150,7 @@ class Ranks:
     def check(self) -> None:
         """Raises RankError if a rank has failed."""
         if self.has_failed:
-            raise RankError("a rank failed")
+            raise RankError(self.reason)
 
 
 class Exchange:

@@ -102,7 +102,7 @@ def load_model(
     rows = share.weights if isinstance(share.weights, ShardedWeights) else None
     again: ReadWeights = read if rows is None else functools.partial(_read_rows, read, rows)
     source = None
-    if execution.ranks is None:
+    if execution.ranks is None and execution.lockstep is None:
         base = None if places is None or not isinstance(places.base, BaseWeights) else places.base
         source = OtherWeights(plan, facts, described, compiled, execution, base)
     moved = None

@@ -17,6 +17,7 @@ from appliance.program.adapters import places_of
 from appliance.program.operators import Embed, StepProgram
 from appliance.program.shard_layout import Rows, Shard, ShardLayout
 from appliance.program.sharding import ShardedProgram, WeightRows, shard_program
+from appliance.program.spreading import spread_experts
 from appliance.program.stages import Stage, stage_program
 
 
@@ -34,8 +35,13 @@ class BoundShare(NamedTuple):
 def share_of(
     program: StepProgram, adapted: StepProgram | None, weights: DecoderWeights, execution: Execution
 ) -> BoundShare:
-    """Returns the share of the rank that the execution names; without ranks all. Raises UncutError."""
+    """Returns the share of the rank, or of the replica, that the execution names; else all. Raises UncutError."""
     ranks, stage = execution.ranks, None
+    if execution.lockstep is not None:
+        replica = Shard(execution.lockstep.number, execution.lockstep.num_replicas)
+        spread = spread_experts(program, replica, execution.experts)
+        with_own = None if adapted is None else spread_experts(adapted, replica, execution.experts).program
+        return BoundShare(spread.program, with_own, ShardedWeights(weights, spread), {})
     if ranks is None:
         return BoundShare(program, adapted, weights, {})
     if execution.stage is not None:

@@ -89,10 +89,15 @@ def plan_adapters(
     plan = _plan(spec, inputs, program, len(shapes), ledger)
     plan = msgspec.structs.replace(plan, also=also, whole=tuple(sorted(wanted.whole)))
     try:
-        return PlannedAdapters(plan, changed.in_stages(parallel.layers).share(parallel.tensor), changed)
+        part = changed.in_stages(parallel.layers).share(parallel.tensor)
+        part = part.spread(parallel.data, parallel.placing) if parallel.spreads_experts else part
+        return PlannedAdapters(plan, part, changed)
     except UncutError as error:
         hint = "name the others in lora.target_modules, or write parallelism.tensor: 1"
         message = f"{parallel.num_ranks} ranks cannot have these adapters: {error}"
+        if parallel.spreads_experts:
+            hint = "name others than experts in lora.target_modules, or write parallelism.expert: false"
+            message = f"{parallel.data} replicas with experts among them cannot have these adapters: {error}"
         ledger.refuse("lora", _RULE, message, hint=hint)
         return None
 

@@ -200,7 +200,8 @@ def _describe(
 def _shared(parallel: ParallelPlan, program: PlannedProgram) -> ParallelPlan:
     """Returns the plan of ranks, without what the program cannot be divided by, which is refused."""
     layers = parallel.layers if program.stages else ()
-    return msgspec.structs.replace(parallel, tensor=program.num_ranks, layers=layers)
+    is_spread = parallel.expert and program.num_replicas == parallel.data
+    return msgspec.structs.replace(parallel, tensor=program.num_ranks, layers=layers, expert=is_spread)
 
 
 def _of_program(described: Described, pooling: PoolingPlan | None, head: Head | None, ledger: Ledger) -> dict[str, Any]:
@@ -226,5 +227,5 @@ def _check_changes(
 ) -> None:
     """Refuses what a running engine could not do with its memory and its weights."""
     check_compatibility(inputs, ledger)
-    check_sleep(inputs, chosen, ledger)
+    check_sleep(inputs, chosen, parallel, ledger)
     check_weight_updates(inputs, parallel, ledger, is_modelled=modelled.plan is not None)

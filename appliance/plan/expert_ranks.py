@@ -7,14 +7,14 @@ from appliance.plan.parallel_types import ParallelPlan
 from appliance.plan.types import ExpertsPlan
 
 _STRATEGY = "parallelism.expert_placement_strategy"
-_ORDERS = {"linear": "neighbours in one rank", "round_robin": "one after the other over the ranks"}
+_ORDERS = {"linear": "neighbours in one", "round_robin": "one after the other over all"}
 
 
 def check_experts(
     parallel: ParallelPlan, experts: ExpertsPlan | None, ledger: Ledger, *, has_adapters: bool
 ) -> ExpertsPlan | None:
-    """Returns the experts. Refuses to spread or place them where the model has none, or there is more than one replica;
-    else says which each rank has."""
+    """Returns the experts. Refuses to spread or place them where the model has none; else says which each rank, or
+    replica, has."""
     path, hint = "parallelism.expert", "write expert: false"
     is_placed = ledger.source_of(_STRATEGY) != "default"
     if experts is None:
@@ -23,16 +23,14 @@ def check_experts(
             ledger.refuse(path, RULE, message, hint=hint)
         if is_placed:
             ledger.refuse(_STRATEGY, RULE, message, hint="remove it")
-    elif parallel.expert and parallel.data > 1:
-        message = "experts are spread over the tensor ranks of each replica, and not over replicas in this version"
-        ledger.refuse(path, RULE, message, hint=f"{hint}, or data: 1")
     elif parallel.enable_eplb and has_adapters:
         message = "experts that move do not take along what adapters change of them"
         ledger.refuse("parallelism.enable_eplb", RULE, message, hint="remove lora, or write enable_eplb: false")
-    elif parallel.enable_eplb:
+    elif parallel.enable_eplb and not parallel.spreads_experts:
         _price_moves(parallel, experts, ledger)
     elif parallel.expert or is_placed:
-        each, order = -(-experts.num_experts // parallel.tensor), _ORDERS[parallel.expert_placement_strategy]
+        among = parallel.data if parallel.spreads_experts else parallel.tensor
+        each, order = -(-experts.num_experts // among), _ORDERS[parallel.expert_placement_strategy]
         reason = f"whole experts of {experts.num_experts}, {order}"
         ledger.decide("parallel.experts_per_rank", each, "computed", reason)
     return experts

@@ -13,7 +13,7 @@ MAX_EXPERTS = 1024  # kernels/cpu/experts.h
 
 def plan_experts(program: PlannedProgram, ledger: Ledger) -> ExpertsPlan | None:
     """Returns None for a model without experts. Refuses those that the kernels cannot take."""
-    mixtures = [op for op in program.operators.get(Experts, ()) if isinstance(op, Experts)]
+    mixtures = program.mixtures
     if not mixtures:
         return None
     _check_shapes(mixtures, program, ledger)
@@ -33,8 +33,7 @@ def plan_experts(program: PlannedProgram, ledger: Ledger) -> ExpertsPlan | None:
 
 def decode_bytes(program: PlannedProgram) -> int:
     """Returns the bytes of the weights that a decode of one token reads: of experts, those that it chooses."""
-    mixtures = [op for op in program.operators.get(Experts, ()) if isinstance(op, Experts)]
-    shares = {name: op.num_chosen / op.num_experts for op in mixtures for name in op.named(op.matrices)}
+    shares = {name: op.num_chosen / op.num_experts for op in program.mixtures for name in op.named(op.matrices)}
     return round(sum(size * shares.get(name, 1.0) for name, size in program.sizes.items()))
 
 

@@ -10,6 +10,7 @@ from appliance.plan.ledger import Ledger
 from appliance.plan.parallel_types import ParallelPlan
 from appliance.plan.program import PlannedProgram
 from appliance.plan.replicas import plan_replicas, ranks_here
+from appliance.plan.spread_experts import spread_program
 from appliance.program.head_cuts import UncutError
 from appliance.program.stages import even_layers
 
@@ -123,6 +124,7 @@ def share_program(program: PlannedProgram, parallel: ParallelPlan, ledger: Ledge
     """Returns what the first rank has of a program. Refuses more ranks than its heads and columns allow, and kernel
     sets that run one."""
     ranks, kernels = parallel.tensor, program.kernels
+    program = spread_program(program, parallel, ledger)
     if parallel.num_ranks == 1:
         return program
     if not kernels.can_share:

@@ -36,6 +36,11 @@ class ParallelPlan(msgspec.Struct, frozen=True, kw_only=True):
         return ExpertPlacing(self.expert_placement_strategy, self.num_redundant_experts, self.enable_eplb)
 
     @property
+    def spreads_experts(self) -> bool:
+        """Says whether replicas have the experts of mixtures among them, and run their steps together."""
+        return self.expert and self.data > 1
+
+    @property
     def num_ranks(self) -> int:
         """The ranks of one engine: stage s has those from s * tensor on."""
         return self.tensor * self.pipeline

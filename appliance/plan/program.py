@@ -23,9 +23,11 @@ from appliance.program.fusion import gates_of_linears, is_input_of_linear
 from appliance.program.head import screened_head
 from appliance.program.operators import Linear, Operator, StepProgram
 from appliance.program.placement import IN_ORDER, ExpertPlacing
+from appliance.program.routing import Experts, SpreadExperts
 from appliance.program.shard_layout import Shard
 from appliance.program.sharding import WeightRows, shard_program
 from appliance.program.slots import Extent
+from appliance.program.spreading import spread_experts
 from appliance.program.stages import Stage, stage_program, staged_layout
 from appliance.program.work import WeightSize
 
@@ -50,6 +52,7 @@ class PlannedProgram:
     kernels: KernelSetFacts
     sizes: Mapping[str, int]  # bytes as the kernel set keeps them
     num_ranks: int = 1  # it is what the first of so many ranks has, and no rank has more
+    num_replicas: int = 1  # it is what the first of so many has, which have its experts among them
     stages: "tuple[PlannedProgram, ...]" = ()  # what each pipeline stage has of it; none if there is one
     is_stage: bool = False
 
@@ -60,6 +63,14 @@ class PlannedProgram:
         sharded = shard_program(self.program, Shard(0, num_ranks), placing=placing)
         stages = tuple(stage.share(num_ranks, placing) for stage in self.stages)
         return replace(self._part(sharded.program, sharded.rows), num_ranks=num_ranks, stages=stages)
+
+    def spread(self, num_replicas: int, placing: ExpertPlacing = IN_ORDER) -> "PlannedProgram":
+        """Returns what the first of several replicas has of it, which have its experts among them. Raises UncutError if
+        they cannot."""
+        if self.is_outline:
+            return self
+        spread = spread_experts(self.program, Shard(0, num_replicas), placing)
+        return replace(self._part(spread.program, spread.rows), num_replicas=num_replicas)
 
     def in_stages(self, layers: tuple[int, ...]) -> "PlannedProgram":
         """Returns the program with what stages of so many layers have of it. Raises UncutError if it has no such
@@ -112,6 +123,12 @@ class PlannedProgram:
         for op in self.program.operators:
             found.setdefault(type(op), []).append(op)
         return {record: tuple(ops) for record, ops in found.items()}
+
+    @property
+    def mixtures(self) -> tuple[Experts, ...]:
+        """The mixtures of experts, of a program without places for adapters."""
+        kinds = (self.operators.get(kind, ()) for kind in (Experts, SpreadExperts))
+        return tuple(op for ops in kinds for op in ops if isinstance(op, Experts))
 
     @functools.cached_property
     def products(self) -> frozenset[Product]:

@@ -4,6 +4,7 @@ from appliance.catalog.kernel_sets import KernelSetFacts
 from appliance.plan.device_memory import step_items
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.memory_needs import MemoryNeeds
+from appliance.plan.program import PlannedProgram
 from appliance.plan.sizes import (
     ELEMENT_BYTES,
     StepSize,
@@ -15,6 +16,8 @@ from appliance.plan.types import (
 )
 from appliance.plan.workspace import workspace_bytes, workspace_formula
 from appliance.program.device_memory import StepLimits
+from appliance.program.slots import Extent
+from appliance.program.spreading import SpreadMemory
 
 
 def items_of_step(inputs: PlanInputs, needs: MemoryNeeds) -> tuple[MemoryItem, ...]:
@@ -43,6 +46,8 @@ def items_of_step(inputs: PlanInputs, needs: MemoryNeeds) -> tuple[MemoryItem, .
         size_bytes=max(workspace_bytes(each, step, quantize_activations=quantize, kv_dtype=kv_dtype) for each in runs),
         formula=workspace_formula(program, step),
     )
+    if program.num_replicas > 1:
+        return activations, _spread_rows(program, step), workspace
     if needs.program.num_ranks == 1:
         return activations, workspace
     shared = MemoryItem(
@@ -51,6 +56,15 @@ def items_of_step(inputs: PlanInputs, needs: MemoryNeeds) -> tuple[MemoryItem, .
         formula="columns that each rank computes and all read; once for all ranks",
     )
     return activations, shared, workspace
+
+
+def _spread_rows(program: PlannedProgram, step: StepSize) -> MemoryItem:
+    rows = {Extent.TOKENS: step.num_tokens, Extent.SAMPLED: step.num_sampled}
+    return MemoryItem(
+        name="spread_rows",
+        size_bytes=-(-SpreadMemory.of(program.program, rows).size_bytes // program.num_replicas),
+        formula=f"what experts read and give, for its own rows; {program.num_replicas} replicas share the memory",
+    )
 
 
 def step_limits_of(needs: MemoryNeeds) -> StepLimits:

@@ -12,11 +12,13 @@ from appliance.program.head_matrices import head_matrices
 def weights_item(
     program: PlannedProgram, precision: PrecisionPlan, offload: Offload, *, ranks: int, longest: int
 ) -> MemoryItem:
-    """Returns the weights of the first of so many ranks, and the tables for sequences of `longest` tokens, which every
-    rank computes. Of a program that is not divided as ranks will have it, weights are divided evenly."""
+    """Returns the weights of the first of so many ranks, or of a replica with some of the experts, and the tables for
+    sequences of `longest` tokens, which each computes. Of a program that is not divided as ranks will have it, weights
+    are divided evenly."""
     tensors = sum(plan.num_tensors for plan in precision.weights)
     planned = sum(plan.planned_bytes for plan in precision.weights)
-    is_part = program.num_ranks > 1 or program.is_stage
+    is_part = program.num_ranks > 1 or program.is_stage or program.num_replicas > 1
+    whose = f"{program.num_replicas} replicas" if program.num_replicas > 1 else f"{ranks} ranks"
     own = sum(program.sizes.values()) if is_part else -(-planned // ranks)
     ropes = program.described.compiled.ropes.values() if program.kernels.runs == "programs" else ()
     tables = rope_tables_bytes(ropes, longest)
@@ -24,7 +26,7 @@ def weights_item(
     own += change if program.num_ranks > 1 else -(-change // ranks)
     biases = bias_tables_bytes(program.program, longest)
     parts = [f"{tensors} tensors {format_size(planned)}"]
-    parts += [f"of which one of {ranks} ranks has {format_size(own)}"] if is_part else []
+    parts += [f"of which one of {whose} has {format_size(own)}"] if is_part else []
     parts += [f"over {ranks} ranks"] if not is_part and ranks > 1 else []
     parts += [f"+ rotary tables {format_size(tables)}"] if tables else []
     parts += [f"+ position biases {format_size(biases)}"] if biases else []

@@ -12,7 +12,7 @@ from appliance.program.adapters import AdapterExperts, AdapterLinear
 from appliance.program.attention import HeadLinear
 from appliance.program.caches import KV_BYTES, kv_scale_bytes
 from appliance.program.operators import PagedAttention, WholeAttention
-from appliance.program.routing import Experts
+from appliance.program.routing import Experts, SpreadExperts
 from appliance.program.slots import Extent
 from appliance.program.states import GatedDelta, ShortConv, StateSpace
 
@@ -63,8 +63,8 @@ def workspace_bytes(program: PlannedProgram, step: StepSize, *, quantize_activat
     scratch = padded(queries + 2 * ATTENTION_ROWS * ROW_BYTES + values + codes + 2 * state, 4096)
     partials = PARTIALS_PER_THREAD * state
     carried = step.num_sampled * num_heads * (width + kernels.panel) * 4
-    kinds = (*program.operators.get(Experts, ()), *program.operators.get(AdapterExperts, ()))
-    mixtures = (op for op in kinds if isinstance(op, Experts))
+    adapted = (op for op in program.operators.get(AdapterExperts, ()) if isinstance(op, Experts))
+    mixtures = (*program.mixtures, *adapted)
     experts = (_experts_bytes(op, program, step, quantize_activations=quantize_activations) for op in mixtures)
     heads = (
         _head_linear_bytes(op, program, step, quantize_activations=quantize_activations)
@@ -132,7 +132,7 @@ def workspace_formula(program: PlannedProgram, step: StepSize) -> str:
         return "scores of the queries that attend at a time"
     scratch = f"scratch of {step.num_threads} threads and {step.num_sampled:,} sequences"
     parts = [f"prepared inputs of {step.num_tokens:,} tokens", scratch]
-    return ", ".join([*parts, *(["what experts make of them"] if program.operators.get(Experts) else [])])
+    return ", ".join([*parts, *(["what experts make of them"] if program.mixtures else [])])
 
 
 def prepared_bytes(columns: int, form: InputForm, rows: int) -> int:
@@ -149,6 +149,7 @@ def _experts_bytes(op: Experts, program: PlannedProgram, step: StepSize, *, quan
     """Returns the bytes of prepared rows, of pairs of a row and an expert, and of their results (cpu/experts.cpp)."""
     kernels = program.kernels
     rows = step.num_tokens if op.x.extent is Extent.TOKENS else step.num_sampled
+    rows *= op.num_replicas if isinstance(op, SpreadExperts) else 1
     pairs = max(rows, min(rows * op.num_chosen, LEAST_PAIRS))
 
     def prepared(name: str, columns: int, count: int) -> int:

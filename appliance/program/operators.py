@@ -19,7 +19,7 @@ from appliance.program.attention import HeadLinear, ScaleByPosition
 from appliance.program.caches import KvLayout, KvShape
 from appliance.program.ranks import Gather, Meet
 from appliance.program.record import ActivationKind, LearnedActivationKind, NormKind, Record
-from appliance.program.routing import ChooseExperts, Experts, GatedAdd, MixExperts, PlaceExperts
+from appliance.program.routing import ChooseExperts, Experts, GatedAdd, MixExperts, PlaceExperts, SpreadExperts
 from appliance.program.slots import Slot, Span
 from appliance.program.states import GatedDelta, RgLru, ShortConv, StateShape, StateSpace
 from appliance.program.streams import CorrectStreams, GaussianTopK, MatchMagnitude, MixStreams
@@ -347,7 +347,7 @@ Operator = (
     | Add | GatherRows | SoftCap | ChooseExperts | Experts | GatedAdd | ScaleByPosition | HeadLinear
     | ShortConv | GatedDelta | StateSpace | Scale | WholeAttention | MeanRows
     | ScaleByWeight | GaussianTopK | MixStreams | CorrectStreams | MatchMagnitude | Copy | RgLru
-    | AdapterLinear | AdapterEmbed | AdapterExperts | Gather | Meet | MixExperts | PlaceExperts
+    | AdapterLinear | AdapterEmbed | AdapterExperts | Gather | Meet | MixExperts | PlaceExperts | SpreadExperts
 )  # fmt: skip
 OPERATORS: tuple[type[Operator], ...] = typing.get_args(Operator)  # by their number in the ABI; new ones come last
 

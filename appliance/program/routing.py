@@ -5,6 +5,8 @@ Widths beside those of program/operators.py: E experts, k of them chosen for a t
 
 from typing import Literal
 
+from msgspec.structs import replace
+
 from appliance.program.record import ActivationKind, Record
 from appliance.program.slots import Slot
 from appliance.program.work import Forms, OperatorWork
@@ -132,6 +134,31 @@ class MixExperts(Record, frozen=True):
     factors: Slot
     out: Slot
     weigh_input: bool = False
+
+
+class SpreadExperts(Experts, frozen=True):
+    """Experts of which each of several replicas has some, `own`, for the rows of all of them: out as of Experts.
+
+    In each step every replica of the group runs it, also one without rows. It brings the rows of all together, gives
+    those of all what its own experts make of them, and adds for its own rows what all experts made, in the order of
+    the choices: each output is computed whole, by one replica, so a row is what it is where one replica has all
+    experts. The choices of a row need not be in order, as in `Experts` with `own`.
+    """
+
+    doc = "the chosen experts of each token, which are those of several replicas, and their weighted sum"
+
+    num_replicas: int = 1
+
+    @property
+    def out_width(self) -> int:
+        return self.out.width
+
+    def work(self, forms: Forms) -> OperatorWork:
+        """Returns the work where all replicas have as many rows."""
+        work, share = super().work(forms), self.num_chosen / self.num_experts
+        met = 1.0 - (1.0 - share) ** self.num_replicas  # of its experts, those that a row of each replica chooses
+        operations = work.row_operations * self.num_replicas
+        return replace(work, row_operations=operations, chosen_share=met)
 
 
 class PlaceExperts(Record, frozen=True):

@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from appliance.base.sockets import socket_folder
-from appliance.service.engine_spawn import SpawnedEngine, engine_command, first_socket, is_inside, spawn_engine
+from appliance.service.engine_spawn import (
+    SpawnedEngine,
+    engine_command,
+    first_socket,
+    is_inside,
+    spawn_engine,
+    starts_alone,
+)
 
 if TYPE_CHECKING:
     from appliance.service.status_file import StatusFile
@@ -28,12 +35,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         return exit_with_engine(code)
     with socket_folder() as sockets:
-        engine = spawn_engine(engine_command(), options.plan.resolve(), first_socket(sockets))
+        plan = options.plan.resolve()
+        engine = spawn_engine(engine_command(), plan, first_socket(sockets)) if starts_alone(plan) else None
         return _serve(options, engine)
 
 
 def _serve(options: argparse.Namespace, engine: SpawnedEngine | None) -> int:
-    """Imports while the engine loads; both take about as long. engine: None where it is a thread of this process."""
+    """Imports while the engine loads; both take about as long. engine: None where it is a thread of this process, or
+    starts with others."""
     from appliance.service.status_file import STATUS_FILE, StatusFile  # noqa: PLC0415 - after the engine's start
 
     status = StatusFile(options.state / STATUS_FILE if options.state else None)

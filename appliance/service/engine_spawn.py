@@ -48,18 +48,21 @@ def spawn_engine(
     socket: Path,
     *,
     replica: int = 0,
+    lockstep: Sequence[int] = (),
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> SpawnedEngine:
-    """Starts the engine of a replica. environment: variables that it has besides ours. Raises OSError."""
+    """Starts the engine of a replica. lockstep: descriptors of what it shares with others (StepGroup). environment:
+    variables that it has besides ours. Raises OSError."""
+    shared = ("--lockstep", ":".join(map(str, lockstep))) if lockstep else ()
     read_end, write_end = os.pipe()
     try:
         process = subprocess.Popen(
             [
                 *(*command, "--plan", str(plan), "--socket", endpoint_of(socket), "--parent-fd", str(read_end)),
-                *("--replica", str(replica)),
+                *("--replica", str(replica), *shared),
             ],
             stdin=subprocess.DEVNULL,
-            pass_fds=(read_end,),
+            pass_fds=(read_end, *lockstep),
             start_new_session=True,  # a terminal's Ctrl-C reaches the server alone, which then drains
             env=with_changes(PYTHONUNBUFFERED="1", **environment),
         )
@@ -69,6 +72,16 @@ def spawn_engine(
     finally:
         os.close(read_end)
     return SpawnedEngine(process, write_end, socket)
+
+
+def starts_alone(plan: Path) -> bool:
+    """Returns whether the first engine of a plan shares nothing with others, so that it can be started before anything
+    is known. Of a plan that cannot be read it says so too, because the engine says what is wrong."""
+    try:
+        parallel = json.loads(plan.read_bytes())["parallel"]
+        return not (parallel["expert"] and parallel["data"] > 1)
+    except (OSError, ValueError, LookupError, TypeError):
+        return True
 
 
 def sockets_beside(engine: SpawnedEngine | None) -> AbstractContextManager[Path]:

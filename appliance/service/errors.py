@@ -24,3 +24,7 @@ class RequestFailedError(ApplianceError):
         self.field = field
         self.code = code
         self.retry_after_s = retry_after_s
+
+
+class GroupOverError(ApplianceError):
+    """A replica was given up with which others run their steps, so none of them can run."""

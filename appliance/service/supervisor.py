@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -30,6 +31,7 @@ from appliance.service.engine_metrics import EngineMetrics
 from appliance.service.engine_process import EngineChild, describe_exit
 from appliance.service.engine_spawn import SpawnedEngine, engine_command, spawn_engine
 from appliance.service.engine_thread import EngineThread
+from appliance.service.errors import GroupOverError
 from appliance.service.health import EngineState, Health
 from appliance.service.intake import DRAINING, OPEN, Intake, failed
 from appliance.service.life_signs import LifeSigns
@@ -37,10 +39,14 @@ from appliance.service.link import SocketLink
 from appliance.service.restart import RestartRule
 from appliance.service.rolling import RollRules
 
+if TYPE_CHECKING:
+    from appliance.service.step_group import StepGroup
+
 _log = logger("service")
 _LOOK_EVERY_S = 0.25  # at the heartbeat
 _FIRST_SIGN_S = 60.0  # from the start of the process: an interpreter on a busy machine takes its time
 _KEPT_PLANS = 2  # those who read the one before may go back to it
+_END_ALONE_S = 1.0  # in which an engine ends by itself whose group is over
 _END_WAIT_S = 5.0  # for the process, after it was asked to end
 
 Listener = Callable[[EngineEvent | Health], None]
@@ -56,7 +62,7 @@ class EnginePaths:
 
 class Supervisor:
     """`listener` hears every boot phase and every change of health, in order. replica: the number of the engine among
-    those with this plan."""
+    those with this plan. group: of those with which it runs its steps."""
 
     def __init__(
         self,
@@ -69,6 +75,7 @@ class Supervisor:
         command: Sequence[str] = (),
         first: SpawnedEngine | None = None,
         replica: int = 0,
+        group: "StepGroup | None" = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.health = Health()
@@ -79,7 +86,7 @@ class Supervisor:
         self._listener = listener
         self._command = tuple(command) or engine_command()
         self._first = first  # an engine that was started before us
-        self._replica = replica
+        self._replica, self._group = replica, group
         self._environment = _devices_of(plan, replica)
         self._clock = clock
         self._heartbeat_timeout_s = plan.restart.heartbeat_timeout_s
@@ -202,17 +209,36 @@ class Supervisor:
             if self._stopping:
                 return
             if self._is_lasting:
-                self._change(EngineState.FAILED, f"{reason}; it is not started again, as it would fail in the same way")
+                self._give_up(f"{reason}; it is not started again, as it would fail in the same way")
                 return
             delay = self._rule.after_failure(self._clock())
             if delay is None:
-                self._change(EngineState.FAILED, f"{reason}; it is not started again: {self._rule.why_given_up()}")
+                self._give_up(f"{reason}; it is not started again: {self._rule.why_given_up()}")
                 return
             self._change(EngineState.RESTARTING, f"{reason}; it is being started again")
             if self._metrics:
                 self._metrics.restarted()
             self.health.num_restarts += 1
             await asyncio.sleep(delay)
+
+    def _give_up(self, reason: str) -> None:
+        self._change(EngineState.FAILED, reason)
+        if self._group is not None:
+            self._group.give_up(self._replica, reason)
+
+    def lose_others(self, reason: str) -> None:
+        """Those with which the engine runs its steps are gone: it ends by itself, or is ended after a moment."""
+        child = self._child
+        if child is None or self._stopping:
+            return
+        self._close_to_requests(reason)
+        self._client.fail_all(reason)
+
+        def end() -> None:
+            if self._child is child and self._failure is None:
+                self._hung(child, reason)
+
+        asyncio.get_running_loop().call_later(_END_ALONE_S, end)
 
     async def _run_once(self) -> str:
         """One life of the engine; returns why it ended."""
@@ -224,6 +250,9 @@ class Supervisor:
             child = self._child = self._started()
         except OSError as error:
             return f"the engine cannot be started: {error.strerror}"
+        except GroupOverError as error:
+            self._is_lasting = True
+            return str(error)
         self._endpoint = child.endpoint
         self._link = SocketLink(child.endpoint, self._on_event)
         self._client.attach(self._link)
@@ -240,6 +269,8 @@ class Supervisor:
             self._disconnect(child.socket)
             child.release()
         reason = self._failure or (describe_exit(code) if isinstance(child, EngineChild) else "the engine has ended")
+        if self._group is not None:
+            self._group.left(self._replica, reason)
         self._client.fail_all(reason)
         return reason
 
@@ -251,7 +282,12 @@ class Supervisor:
         if self._is_inside:
             return EngineThread(self._paths.plan, socket, self._replica)
         spawned = spawn_engine(
-            self._command, self._paths.plan, socket, replica=self._replica, environment=self._environment
+            self._command,
+            self._paths.plan,
+            socket,
+            replica=self._replica,
+            lockstep=() if self._group is None else self._group.join(self._replica),
+            environment=self._environment,
         )
         return EngineChild(spawned)
 

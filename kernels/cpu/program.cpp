@@ -154,6 +154,13 @@ void appl_program::bind(const appl_operator& op) {
     bound.experts = appl::experts_shape(op.as.experts, limits_.quantize_activations != 0, max_rows(op.as.experts.x), pool_.num_threads());
     experts_bytes_ = std::max(experts_bytes_, bound.experts.bytes());
   }
+  if (op.kind == APPL_OP_SPREAD_EXPERTS) {
+    const appl_spread_experts& spread = op.as.spread_experts;
+    const int most = spread.max_rows * (spread.num_ranks / spread.ranks_each);
+    bound.experts = appl::experts_shape(appl::over_all(spread), limits_.quantize_activations != 0, most, pool_.num_threads());
+    experts_bytes_ = std::max(experts_bytes_, bound.experts.bytes());
+    if (first_spread_ < 0) first_spread_ = int(operators_.size());
+  }
   if (op.kind == APPL_OP_HEAD_LINEAR) {
     bound.heads = appl::head_linear_shape(op.as.head_linear, limits_.quantize_activations != 0, max_rows(op.as.head_linear.x));
     experts_bytes_ = std::max(experts_bytes_, bound.heads.bytes());
@@ -313,6 +320,7 @@ void appl_program::run(const appl_step& step) {
 
 void appl_program::start(const appl_step& step) {
   require(states_.empty(), "a step that changes states cannot be cancelled, so it is not started");
+  require(first_spread_ < 0, "a step that other replicas run too cannot be cancelled, so it is not started");
   require(ahead_ == nullptr, "another step was started");
   check_step(step);
   ahead_seconds_.assign(operator_seconds_ == nullptr ? 0 : operators_.size(), 0.0);
@@ -351,6 +359,18 @@ void appl_program::run_ahead() noexcept {
 }
 
 void appl_program::run_operators(const appl_step& step, double* seconds) {
+  if (first_spread_ < 0) return run_own(step, seconds);
+  const appl_spread_experts& spread = operators_[size_t(first_spread_)].op.as.spread_experts;
+  round_ = appl::begin_round(spread, step.num_tokens, step.num_sampled);
+  try {
+    run_own(step, seconds);
+  } catch (...) {  // what comes next here would be another round to the others
+    appl::leave_group(spread);
+    throw;
+  }
+}
+
+void appl_program::run_own(const appl_step& step, double* seconds) {
   if (step.num_tokens == 0) return run_states(step);
   if (max_heads_ > 0) {
     for (size_t i = 0; i < groups_.size(); ++i) {
@@ -368,10 +388,10 @@ void appl_program::run_operators(const appl_step& step, double* seconds) {
   }
 }
 
-// Of a step without tokens: empty pieces copy.
+// Of a step without tokens: empty pieces copy, and other replicas may have rows for the experts that are here.
 void appl_program::run_states(const appl_step& step) {
   for (const Bound& bound : operators_) {
-    if (has_state(bound.op)) execute(bound, step);
+    if (has_state(bound.op) || bound.op.kind == APPL_OP_SPREAD_EXPERTS) execute(bound, step);
   }
 }
 
@@ -482,6 +502,10 @@ void appl_program::execute(const Bound& bound, const appl_step& step) {
     case APPL_OP_MEAN_ROWS: return appl::run_mean_rows(pool_, as.move, step);
     case APPL_OP_CHOOSE_EXPERTS: return appl::run_route(pool_, as.route, rows(as.route.logits));
     case APPL_OP_EXPERTS: return appl::run_experts(pool_, as.experts, bound.experts, rows(as.experts.x), scratch<uint8_t>());
+    case APPL_OP_SPREAD_EXPERTS: {
+      const appl_spread_experts& op = as.spread_experts;
+      return appl::run_spread_experts(pool_, op, bound.experts, round_, rows(op.experts.x), scratch<uint8_t>());
+    }
     case APPL_OP_GATED_ADD: return appl::run_gated_add(pool_, as.gated_add, rows(as.gated_add.x));
     case APPL_OP_SCALE_BY_POSITION: return appl::run_scale_by_position(pool_, as.position_scale, step);
     case APPL_OP_HEAD_LINEAR: return appl::run_head_linear(pool_, as.head_linear, bound.heads, rows(as.head_linear.x), scratch<uint8_t>());

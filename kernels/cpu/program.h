@@ -14,6 +14,7 @@
 #include "head_linear.h"
 #include "kv_cache.h"
 #include "linear.h"
+#include "lockstep.h"
 #include "memory.h"
 #include "pool.h"
 #include "screen.h"
@@ -76,6 +77,7 @@ struct appl_program {
   void check_step(const appl_step& step) const;
   void check_tables(const appl_step& step) const;
   void run_operators(const appl_step& step, double* seconds);
+  void run_own(const appl_step& step, double* seconds);
   void run_states(const appl_step& step);
   void run_timed(const appl_step& step, double* seconds);
   void run_ahead() noexcept;
@@ -101,6 +103,8 @@ struct appl_program {
   appl_pool& pool_;
   const appl_limits limits_;
   bool shares_prefixes_ = true;
+  int first_spread_ = -1;  // the operator of experts that replicas have among them, from which a round takes its group
+  appl::RoundRows round_{};
   std::vector<appl::KvLayer> layers_;
   std::vector<appl_state> states_;
   std::vector<bool> has_operator_;  // by state

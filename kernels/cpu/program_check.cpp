@@ -1,5 +1,6 @@
 #include <initializer_list>
 
+#include "lockstep.h"
 #include "program.h"
 #include "ranks.h"
 #include "screen.h"
@@ -286,6 +287,7 @@ void check_operator(const appl_operator& op, const std::vector<KvLayer>& layers,
           "gather_rows, mean_rows: take token rows to sampled rows of the same width");
     case APPL_OP_CHOOSE_EXPERTS: return check_route(op.as.route);
     case APPL_OP_EXPERTS: return check_experts(op.as.experts);
+    case APPL_OP_SPREAD_EXPERTS: check_spread_experts(op.as.spread_experts); return check_experts(over_all(op.as.spread_experts));
     case APPL_OP_GATED_ADD:
       check_same_shape(op.as.gated_add.x, op.as.gated_add.out);
       check_same_rows(op.as.gated_add.x, op.as.gated_add.gate);
@@ -344,6 +346,7 @@ Written written_by(const appl_operator& op) {
     case APPL_OP_GATHER_ROWS: return {{op.as.move.out, {}}, 1};
     case APPL_OP_CHOOSE_EXPERTS: return {{op.as.route.experts, op.as.route.factors}, 2};
     case APPL_OP_EXPERTS: return {{op.as.experts.out, {}}, 1};
+    case APPL_OP_SPREAD_EXPERTS: return {{op.as.spread_experts.experts.out, {}}, 1};
     case APPL_OP_GATED_ADD: return {{op.as.gated_add.out, {}}, 1};
     case APPL_OP_SCALE_BY_POSITION: return {{op.as.position_scale.x, {}}, 1};
     case APPL_OP_HEAD_LINEAR: return {{op.as.head_linear.out, {}}, 1};

@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 #define APPL_PACKED_VERSION 2 /* increased when the panels of any weight change */
-#define APPL_ABI_VERSION 25
+#define APPL_ABI_VERSION 26
 #define APPL_MAX_STREAMS 8
 #define APPL_MAX_RANKS 63
 #define APPL_EXPORT __attribute__((visibility("default")))
@@ -278,6 +278,19 @@ typedef struct {
   int32_t reserved;
 } appl_experts;
 
+/* Experts of which a replica has some, for the rows of all replicas of its group; out as if it had all. Every step of a program with such
+ * operators is a round, which the other replicas run too. `page`: as in appl_meeting, with a line for each rank of each replica, in
+ * order. x, chosen, factors, outputs: memory that all share, with room for max_rows rows of each replica; see appliance.kernels.lockstep. */
+typedef struct {
+  appl_experts experts; /* of the replica's own rows */
+  void* page;
+  float *x, *factors, *outputs;
+  int32_t* chosen;
+  int32_t rank, num_ranks, ranks_each; /* ranks of a replica have equal rows, of which the first one brings them */
+  int32_t timeout_ms, max_rows;
+  int32_t reserved;
+} appl_spread_experts;
+
 /* The sum of what the experts of a row gave, in the order of its choices: x is as many outputs wide as there are factors. */
 typedef struct {
   appl_span x, factors, out;
@@ -428,6 +441,7 @@ typedef struct {
     appl_meeting meeting;
     appl_mix_experts mix_experts;
     appl_place_experts place_experts;
+    appl_spread_experts spread_experts;
   } as;
 } appl_operator;
 

@@ -41,7 +41,8 @@ typedef enum {
   APPL_OP_MEET = 35,              /* wait for all ranks */
   APPL_OP_MIX_EXPERTS = 36,       /* the weighted sum of what the experts of each token gave */
   APPL_OP_PLACE_EXPERTS = 37,     /* the places where the chosen experts of each token are */
-  APPL_OP_COUNT = 38,
+  APPL_OP_SPREAD_EXPERTS = 38,    /* the chosen experts of each token, which are those of several replicas, and their weighted sum */
+  APPL_OP_COUNT = 39,
 } appl_operator_kind;
 
 #endif

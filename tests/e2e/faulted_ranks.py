@@ -4,7 +4,8 @@ itself, and nothing is left behind.
     python -m tests.e2e.faulted_ranks --rounds 50
 
 prints a line a round and ends with 1 when something did not hold. It serves a random model of its own with two ranks,
-or in another `--shape`; `--seed` makes the same moments again.
+or in another `--shape`; `--seed` makes the same moments again. `replicas` has three engines, of which one is faulted
+while the others go on; `data-expert` has two that run their steps together, and fail together.
 """
 
 import argparse
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ from unittest import mock
 import httpx
 
 from appliance.deploy.process import descendants, identify
-from tests.e2e.served import make_random_model, serving
+from tests.e2e.served import make_random_mixture, make_random_model, serving
 from tests.server.harness import Server, wait_until
 
 NUM_STREAMS = 32
@@ -33,11 +34,30 @@ DEADLINE_S = 1.0  # of ranks for each other
 SLACK_S = 9.0  # until the last client has read its error, on a machine that does other things as well
 BACK_S = 60.0  # until a new group serves
 FAULTS = ("stop", "kill", "hang", "parent")
+RANK, ENGINE = b"appliance.engine.ranks", b"appliance.engine\0--plan"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """process: how the command of those that are faulted is told from others. fails_whole: no open request outlives a
+    fault."""
+
+    overrides: tuple[str, ...]
+    process: bytes = RANK
+    make_model: Callable[[Path], None] = make_random_model
+    fails_whole: bool = True
+
+
+_ON_TORCH = "hardware.kernels.kernel_set=torch"
+# An engine of its own shows by its heart alone that it hangs.
+_THREE = ("parallelism.data=3", f"restart.heartbeat_timeout={DEADLINE_S:g}s", "hardware.cpu_cores=3")
 SHAPES = {
-    "tensor": ("parallelism.tensor=2",),
-    "pipeline": ("parallelism.pipeline=2",),
-    "torch": ("parallelism.tensor=2", "hardware.kernels.kernel_set=torch"),
-    "torch-pipeline": ("parallelism.pipeline=2", "hardware.kernels.kernel_set=torch"),
+    "tensor": Shape(("parallelism.tensor=2",)),
+    "pipeline": Shape(("parallelism.pipeline=2",)),
+    "torch": Shape(("parallelism.tensor=2", _ON_TORCH)),
+    "torch-pipeline": Shape(("parallelism.pipeline=2", _ON_TORCH)),
+    "data-expert": Shape(("parallelism.data=2", "parallelism.expert=true"), ENGINE, make_random_mixture),
+    "replicas": Shape(_THREE, ENGINE, fails_whole=False),
 }
 OVERRIDES = (
     f"parallelism.distributed_timeout={DEADLINE_S:g}s",
@@ -46,7 +66,6 @@ OVERRIDES = (
     "restart.window=1s",
     "restart.max_restarts=1000",
 )
-RANK = b"appliance.engine.ranks"
 MARK = f"FAULTED_RANKS_OF={os.getpid()}".encode()  # in the environment of all that this run starts
 # With it, a thread that gets SIGUSR1 waits where it is, in the middle of an operator, while its process lives.
 HANGS = """
@@ -71,35 +90,41 @@ def faulted(folder: Path, shape: str) -> Iterator[Server]:
     """A server of several ranks that can be made to hang."""
     for name in ("model", "state", "hangs"):
         (folder / name).mkdir()
-    make_random_model(folder / "model")
+    SHAPES[shape].make_model(folder / "model")
     (folder / "hangs" / "sitecustomize.py").write_text(HANGS)
     paths = [str(folder / "hangs"), *filter(None, [os.environ.get("PYTHONPATH")])]
     name, _, mark = MARK.decode().partition("=")
     with (
         mock.patch.dict(os.environ, {"PYTHONPATH": os.pathsep.join(paths), name: mark}),
-        serving(folder / "state", folder / "model", *SHAPES[shape], *OVERRIDES) as server,
+        serving(folder / "state", folder / "model", *SHAPES[shape].overrides, *OVERRIDES) as server,
     ):
         yield server
 
 
-def run_round(server: Server, fault: str, rng: random.Random) -> Round:
+def run_round(server: Server, shape: Shape, fault: str, rng: random.Random) -> Round:
     """One fault under streams. Raises AssertionError if something does not hold."""
-    old, group = processes(server), ranks(server)
-    assert all_ranks() == sorted(group), "nothing is left of what was before"
-    ended, ended_s, at = asyncio.run(under_streams(server, fault, rng))
+    old, group = processes(server), ranks(server, shape)
+    assert all_ranks(shape) == sorted(group), "nothing is left of what was before"
+    ended, ended_s, at = asyncio.run(under_streams(server, shape, fault, rng))
     assert not ended["cut"], f"a stream ended without a word: {dict(ended)}"
     assert ended["error"] > 0, f"no open request had an error: {dict(ended)}"
+    assert shape.fails_whole or ended["done"] > 0, f"no stream of the others went on to its end: {dict(ended)}"
     assert ended_s < DEADLINE_S + SLACK_S, f"{fault}: the last open request ended after {ended_s:.1f} s"
-    wait_until(lambda: is_ready(server) and len(ranks(server)) == len(group), f"{fault}: no group serves again", BACK_S)
+    wait_until(
+        lambda: is_ready(server) and len(ranks(server, shape)) == len(group), f"{fault}: no group serves again", BACK_S
+    )
     back_s = time.monotonic() - at
     assert text(server), "the new group answers"
     wait_until(lambda: len(processes(server)) == len(old), f"{fault}: processes are left: {described(server)}", 20.0)
-    wait_until(lambda: all_ranks() == sorted(ranks(server)), f"{fault}: ranks outlive an engine: {all_ranks()}", 20.0)
+    left = f"{fault}: ranks outlive an engine: {all_ranks(shape)}"
+    wait_until(lambda: all_ranks(shape) == sorted(ranks(server, shape)), left, 20.0)
     return Round(fault, ended, ended_s, back_s)
 
 
-async def under_streams(server: Server, fault: str, rng: random.Random) -> tuple[Counter[str], float, float]:
-    """Returns how the streams ended, how long after the fault the last did, and when it was."""
+async def under_streams(
+    server: Server, shape: Shape, fault: str, rng: random.Random
+) -> tuple[Counter[str], float, float]:
+    """Returns how the streams ended, how long after the fault the last did that it ended, and when it was."""
     limits = httpx.Limits(max_connections=NUM_STREAMS)
     started = asyncio.Event()
     async with httpx.AsyncClient(base_url=server.url, timeout=BACK_S, limits=limits) as http:
@@ -107,13 +132,18 @@ async def under_streams(server: Server, fault: str, rng: random.Random) -> tuple
         await started.wait()
         await asyncio.sleep(rng.uniform(0.0, 0.3))
         at = time.monotonic()
-        strike(server, fault, rng)
-        ended = Counter(await asyncio.gather(*streams))
-    return ended, time.monotonic() - at, at
+        strike(server, shape, fault, rng)
+        ended = await asyncio.gather(*streams)
+    last = max((when for how, when in ended if how != "done"), default=at)
+    return Counter(how for how, _ in ended), last - at, at
 
 
-async def stream(http: httpx.AsyncClient, number: int, started: asyncio.Event) -> str:
-    """Reads an answer that takes longer than the fault lets it; says how it ended."""
+async def stream(http: httpx.AsyncClient, number: int, started: asyncio.Event) -> tuple[str, float]:
+    """Reads an answer that takes longer than the fault lets it; says how it ended, and when."""
+    return await read(http, number, started), time.monotonic()
+
+
+async def read(http: httpx.AsyncClient, number: int, started: asyncio.Event) -> str:
     body = {"model": "random", "prompt": f"{number} once", "max_tokens": 4000, "stream": True, "ignore_eos": True}
     async with http.stream("POST", "/v1/completions", json=body) as answer:
         if answer.status_code != 200:
@@ -127,8 +157,8 @@ async def stream(http: httpx.AsyncClient, number: int, started: asyncio.Event) -
     return "cut"
 
 
-def strike(server: Server, fault: str, rng: random.Random) -> None:
-    rank = rng.choice(sorted(ranks(server)))
+def strike(server: Server, shape: Shape, fault: str, rng: random.Random) -> None:
+    rank = rng.choice(sorted(ranks(server, shape)))
     match fault:
         case "stop":
             os.kill(rank, signal.SIGSTOP)
@@ -147,14 +177,14 @@ def processes(server: Server) -> set[int]:
     return {top.pid, *(each.pid for each in descendants(top))}
 
 
-def all_ranks() -> list[int]:
+def all_ranks(shape: Shape) -> list[int]:
     """The ranks of this run, whosever they are: one that is stopped when its engine ends has another parent then."""
-    found = [int(each.name) for each in Path("/proc").glob("[0-9]*") if RANK in command(int(each.name))]
+    found = [int(each.name) for each in Path("/proc").glob("[0-9]*") if shape.process in command(int(each.name))]
     return sorted(each for each in found if environment(each) & {MARK})
 
 
-def ranks(server: Server) -> list[int]:
-    return [each for each in processes(server) if RANK in command(each)]
+def ranks(server: Server, shape: Shape) -> list[int]:
+    return [each for each in processes(server) if shape.process in command(each)]
 
 
 def described(server: Server) -> list[bytes]:
@@ -177,7 +207,8 @@ def environment(process: int) -> set[bytes]:
 
 def is_ready(server: Server) -> bool:
     with server.http() as http:
-        return http.get("/readyz").status_code == 200
+        answer = http.get("/readyz")
+    return answer.status_code == 200 and not answer.json().get("degraded", False)
 
 
 def text(server: Server) -> str:
@@ -202,7 +233,7 @@ def run(
     with faulted(folder, shape) as server:
         expected, before = text(server), left_open(server)
         for number in range(rounds):
-            found.append(run_round(server, faults[number % len(faults)], rng))
+            found.append(run_round(server, SHAPES[shape], faults[number % len(faults)], rng))
             if say:
                 print(f"{number + 1:3} {found[-1]}", flush=True)
         assert text(server) == expected, "the last group answers as the first did"
@@ -211,7 +242,7 @@ def run(
         os.kill(server.process.pid, signal.SIGKILL)
         server.process.wait()
         wait_until(lambda: not any(command(each) for each in last), "processes outlive the server", 20.0)
-        wait_until(lambda: not all_ranks(), "ranks outlive the server", 20.0)
+        wait_until(lambda: not all_ranks(SHAPES[shape]), "ranks outlive the server", 20.0)
     return found
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from appliance.plan.hashes import with_hashes
 from appliance.plan.prepare import prepare
@@ -53,6 +53,26 @@ def make_random_model(
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config))
     save_file(_weights(vocab_size, num_layers, seed, inner), folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def make_random_mixture(folder: Path, context: int = CONTEXT, num_experts: int = 6) -> None:
+    """The same model with experts in place of its inner layers, two of them chosen for a token."""
+    make_random_model(folder, context)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral"}
+    config |= {"num_local_experts": num_experts, "num_experts_per_tok": 2}
+    (folder / "config.json").write_text(json.dumps(config))
+    generator, weights = np.random.default_rng(11), load_file(folder / "model.safetensors")
+    names = {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}
+    for name in [name for name in weights if ".mlp." in name]:
+        dense = weights.pop(name)
+        layer, _, kind = name.removesuffix(".weight").partition(".mlp.")
+        for expert in range(num_experts):
+            other = generator.standard_normal(dense.shape).astype(np.float32) * dense.std()
+            weights[f"{layer}.block_sparse_moe.experts.{expert}.{names[kind]}.weight"] = other
+        router = generator.standard_normal((num_experts, _HIDDEN)).astype(np.float32)
+        weights[f"{layer}.block_sparse_moe.gate.weight"] = router
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def _weights(vocab_size: int, num_layers: int, seed: int, inner: int) -> dict[str, np.ndarray]:

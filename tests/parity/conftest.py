@@ -170,3 +170,9 @@ def wide_config(name: str) -> transformers.PretrainedConfig:
 def sharing(request: pytest.FixtureRequest) -> KernelSet:
     """A set that several ranks can run."""
     return load_kernel_set(request.param)
+
+
+@pytest.fixture(scope="session", params=[name for name in kernel_set_names() if KERNEL_SETS[name].spreads_experts])
+def spreading(request: pytest.FixtureRequest) -> KernelSet:
+    """A set of which replicas can have the experts of a model among them."""
+    return load_kernel_set(request.param)

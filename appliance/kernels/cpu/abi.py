@@ -7,7 +7,7 @@ from appliance.kernels.cpu.operator_structs import Operator
 from appliance.kernels.cpu.sampling_abi import SamplingCall
 
 INVALID_ARGUMENT, RANK_FAILED = 1, 4  # of appl_status
-ABI_VERSION = 25
+ABI_VERSION = 26
 
 LAYOUTS = {
     "f32": 0, "f16": 1, "bf16": 2, "int8": 3, "int4": 4, "int5": 5, "int6": 6,

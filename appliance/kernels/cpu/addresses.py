@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -9,8 +10,30 @@ from appliance.kernels.cpu.adapter_memory import AdapterMemory
 from appliance.kernels.cpu.memory import MappedMemory
 from appliance.kernels.cpu.weights import BoundWeights
 from appliance.kernels.expert_tables import ExpertTable
-from appliance.kernels.ranks import Ranks
-from appliance.program.slots import Slot
+from appliance.kernels.lockstep import Lockstep
+from appliance.kernels.ranks import Ranks, pages
+from appliance.program.operators import StepProgram
+from appliance.program.slots import Extent, Slot
+from appliance.program.spreading import SpreadMemory
+
+
+class SpreadPlace(NamedTuple):
+    """The memory that replicas share, where it has what, and for how many rows of each."""
+
+    lockstep: Lockstep
+    memory: MappedMemory
+    at: SpreadMemory
+    rows: Mapping[Extent, int]
+
+    @classmethod
+    def of(cls, program: StepProgram, lockstep: Lockstep | None, rows: Mapping[Extent, int]) -> "SpreadPlace | None":
+        """Maps it; None for a program that has all of its experts."""
+        spread = SpreadMemory.of(program, rows)
+        if lockstep is None or not spread.size_bytes:
+            return None
+        ranks, size = lockstep.ranks, spread.size_bytes
+        memory = MappedMemory(size, ranks.memory.map(ranks.arena_offset, pages(size)))
+        return cls(lockstep, memory, spread, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +48,7 @@ class Addresses:
     shared: MappedMemory | None = None  # by ranks, with these slots
     shared_offsets: Mapping[int, int] = field(default_factory=dict)
     ranks: Ranks | None = None
+    spread: SpreadPlace | None = None  # of the experts that replicas have among them
     tables: Mapping[int, ExpertTable] = field(default_factory=dict)  # of the mixtures whose experts have places
 
     def slot(self, slot: Slot) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 
 from appliance.kernels.cpu import abi
 from appliance.kernels.cpu.adapter_memory import AdapterMemory
-from appliance.kernels.cpu.addresses import Addresses
+from appliance.kernels.cpu.addresses import Addresses, SpreadPlace
 from appliance.kernels.cpu.kv_memory import KvMemory
 from appliance.kernels.cpu.library import Library, load_level
 from appliance.kernels.cpu.locking import lock_memory
@@ -117,6 +117,7 @@ class CpuExecutable:
         self._adapters = None if adapted is None else AdapterMemory(adapted, limits.max_loras, numerics.lora_dtype)
         # Slots live longer beside places for adapters, so where they lie then suits the program without them as well.
         self._at = _place(adapted or program, execution, self._weights, self._adapters)
+        self._lockstep = execution.lockstep if self._at.spread else None
         places = Places(self._at, self._kv_cache, self._states)
         programs = (program,) if adapted is None else (program, adapted)
         self._native = NativePrograms(library, self._pool, programs, places, self._native_limits, placement)
@@ -216,8 +217,9 @@ class CpuExecutable:
 
     @property
     def early_rows(self) -> int:
-        # A step that was begun and is cancelled would have changed states.
-        return EARLY_ROWS if self._num_threads > 1 and not self._operators.states else 0
+        # A step that was begun and is cancelled would have changed states, or is a round of other replicas too.
+        can_cancel = not self._operators.states and self._lockstep is None
+        return EARLY_ROWS if self._num_threads > 1 and can_cancel else 0
 
     @property
     def few_logits(self) -> FewLogits | None:
@@ -231,6 +233,8 @@ class CpuExecutable:
             self.cancel()
             self._step.point_to(inputs)
             self._give(inputs)
+            if self._lockstep is not None:
+                self._lockstep.promise()
             status = self._run(self._program_of(inputs), self._step.reference)
         if status != 0:
             raise self._library.step_error(status)
@@ -355,7 +359,7 @@ def _place(
     own = MappedMemory(arena.size_bytes)
     addresses = Addresses(own, arena.offsets, weights, adapters=adapters, ranks=ranks, tables=tables_of([program]))
     if ranks is None:
-        return addresses
+        return replace(addresses, spread=SpreadPlace.of(program, execution.lockstep, rows))
     shared = plan_shared_arena(program, rows)
     memory = MappedMemory(shared.size_bytes, ranks.memory.map(ranks.arena_offset, pages(shared.size_bytes)))
     return replace(addresses, shared=memory, shared_offsets=shared.offsets)

@@ -169,6 +169,14 @@ class Experts(Structure):
     ]
 
 
+class SpreadExperts(Structure):
+    _fields_ = [
+        ("experts", Experts),
+        *((name, c_void_p) for name in ("page", "x", "factors", "outputs", "chosen")),
+        *((name, c_int32) for name in ("rank", "num_ranks", "ranks_each", "timeout_ms", "max_rows", "reserved")),
+    ]
+
+
 class MixExperts(Structure):
     _fields_ = [
         *((name, Span) for name in ("x", "factors", "out")),
@@ -312,6 +320,7 @@ class _Arguments(Union):
         ("meeting", Meeting),
         ("mix_experts", MixExperts),
         ("place_experts", PlaceExperts),
+        ("spread_experts", SpreadExperts),
     ]
 
 

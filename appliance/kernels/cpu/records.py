@@ -10,7 +10,7 @@ from appliance.program import operators as ops
 from appliance.program.adapters import Adapted, AdapterEmbed, AdapterExperts, AdapterLinear
 from appliance.program.attention import HeadLinear, ScaleByPosition
 from appliance.program.ranks import Gather, Meet
-from appliance.program.routing import ChooseExperts, Experts, GatedAdd, MixExperts, PlaceExperts
+from appliance.program.routing import ChooseExperts, Experts, GatedAdd, MixExperts, PlaceExperts, SpreadExperts
 from appliance.program.slots import Slot, Span
 from appliance.program.states import GatedDelta, RgLru, ShortConv, StateSpace
 from appliance.program.streams import CorrectStreams, GaussianTopK, MatchMagnitude, MixStreams
@@ -193,7 +193,8 @@ def _route(op: ChooseExperts, at: Addresses) -> structs.Route:
     )
 
 
-def _experts(op: Experts, at: Addresses) -> structs.Experts:
+def _experts(op: Experts, at: Addresses, *, is_apart: bool | None = None) -> structs.Experts:
+    """is_apart: whether `out` is for the output of each choice; else it is if the operator has some of the experts."""
     joined = 2 if op.is_gated and op.gate is None else 1
     rows = op.num_own * op.width
     return structs.Experts(
@@ -217,7 +218,25 @@ def _experts(op: Experts, at: Addresses) -> structs.Experts:
         up_offset=op.up_offset,
         first_own=0 if op.own is None else op.own[0],
         num_own=op.num_own,
-        is_apart=op.own is not None,
+        is_apart=op.own is not None if is_apart is None else is_apart,
+    )
+
+
+def _spread_experts(op: SpreadExperts, at: Addresses) -> structs.SpreadExperts:
+    place = at.spread
+    if place is None:
+        raise BindError("a program whose experts several replicas have needs a group of them")
+    ranks, starts = place.lockstep.ranks, place.at
+    memory = {"x": starts.x, "chosen": starts.experts, "factors": starts.factors, "outputs": starts.outputs}
+    return structs.SpreadExperts(
+        experts=_experts(op, at, is_apart=False),
+        page=ranks.page_address,
+        **{name: place.memory.address + start for name, start in memory.items()},
+        rank=ranks.rank,
+        num_ranks=ranks.num_ranks,
+        ranks_each=1,
+        timeout_ms=round(1000 * ranks.timeout_s),
+        max_rows=place.rows[op.x.extent],
     )
 
 
@@ -368,6 +387,7 @@ _ENCODERS: Mapping[type[Any], tuple[str, Callable[[Any, Addresses], Any]]] = {
     AdapterExperts: ("adapter_experts", _adapter_experts),
     MixExperts: ("mix_experts", _mix_experts),
     PlaceExperts: ("place_experts", _place_experts),
+    SpreadExperts: ("spread_experts", _spread_experts),
     Gather: ("meeting", _meeting),
     Meet: ("meeting", _meeting),
 }

@@ -14,6 +14,7 @@ from appliance.kernels.host import check_host
 from appliance.kernels.host_staged import HostStaged
 from appliance.kernels.interface import StepInputs, WeightChange
 from appliance.kernels.layout import ROUNDED_INPUT_LAYOUTS, CanonicalWeight
+from appliance.kernels.lockstep import RowsOfReplicas
 from appliance.kernels.logits import HostLogits, Logits
 from appliance.kernels.packed_cache import PackedCache
 from appliance.kernels.ranks import Exchange, Ranks
@@ -27,7 +28,9 @@ from appliance.kernels.reference.weights import dequantize
 from appliance.kernels.sampling import SampledBatch, SamplingBatch
 from appliance.program.operators import StepProgram
 from appliance.program.roofline import program_work
+from appliance.program.routing import SpreadExperts
 from appliance.program.slots import Extent, Slot, Span
+from appliance.program.spreading import SpreadMemory
 from appliance.program.work import Forms, OperatorWork, WeightSize
 
 _SLOT_DTYPES = {"f32": torch.float32, "bf16": torch.float32, "f16": torch.float32, "int32": torch.int32}
@@ -63,6 +66,8 @@ class ReferenceExecutable:
             assert isinstance(execution.ranks, Ranks), "ranks of this set share memory"
             widest = max((slot.width for slot in program.slots), default=0)
             self._exchange = Exchange(execution.ranks, max(rows.values()), widest)
+        self._lockstep, spread = execution.lockstep, SpreadMemory.of(program, rows)
+        self._spread = RowsOfReplicas(self._lockstep, spread) if self._lockstep and spread.size_bytes else None
         self._tables = tables_of([program])
         self._lanes, self._caches, self._groups = kv_caches(program, execution)
         self._states = state_slots(program.states, limits.num_states)
@@ -92,6 +97,7 @@ class ReferenceExecutable:
             self._adapters,
             self._exchange,
             self._tables,
+            self._spread,
         )
         self._rows = {Extent.TOKENS: len(inputs.token_ids), Extent.SAMPLED: len(inputs.sampled_rows)}
         given = self._program.given
@@ -100,7 +106,13 @@ class ReferenceExecutable:
         if given is not None and inputs.given is not None:
             step.slot(given)[:] = torch.from_numpy(np.ascontiguousarray(inputs.given))
         program = self._program if inputs.adapters is None or self._adapted is None else self._adapted
+        if self._lockstep is not None and self._spread is not None:
+            self._lockstep.promise()
+            self._spread.begin(self._rows)
+        is_idle = self._spread is not None and not len(inputs.token_ids)
         for index, op in enumerate(program.operators):
+            if is_idle and not isinstance(op, SpreadExperts) and not hasattr(op, "state"):
+                continue  # the others' rows and the copies of states are all that there is to do
             started = time.perf_counter()
             RUN[type(op)](op, step)
             if self._seconds is not None:
@@ -189,8 +201,9 @@ class _TorchStep(Step):
         adapters: Mapping[int, Mapping[str, WeightChange]],
         exchange: Exchange | None,
         tables: Mapping[int, ExpertTable],
+        spread: RowsOfReplicas | None,
     ) -> None:
-        self.exchange, self.tables = exchange, tables
+        self.exchange, self.tables, self.spread = exchange, tables, spread
         self._buffers = buffers
         self._rows = {Extent.TOKENS: len(inputs.token_ids), Extent.SAMPLED: len(inputs.sampled_rows)}
         self.weights = weights

@@ -7,6 +7,7 @@ import torch
 
 from appliance.kernels.expert_tables import ExpertTable
 from appliance.kernels.interface import StatePieces, StepAdapters, WeightChange
+from appliance.kernels.lockstep import RowsOfReplicas
 from appliance.kernels.ranks import Exchange
 from appliance.kernels.reference import adapters, routing, states
 from appliance.kernels.reference.activations import activate, xielu
@@ -17,7 +18,7 @@ from appliance.program.adapters import AdapterEmbed, AdapterExperts, AdapterLine
 from appliance.program.attention import HeadLinear, ScaleByPosition
 from appliance.program.ranks import Gather, Meet
 from appliance.program.record import NormKind
-from appliance.program.routing import ChooseExperts, Experts, GatedAdd, MixExperts, PlaceExperts
+from appliance.program.routing import ChooseExperts, Experts, GatedAdd, MixExperts, PlaceExperts, SpreadExperts
 from appliance.program.slots import Extent, Slot, Span
 from appliance.program.states import GatedDelta, RgLru, ShortConv, StateSpace
 from appliance.program.streams import CorrectStreams, GaussianTopK, MatchMagnitude, MixStreams
@@ -44,6 +45,7 @@ class Step(Protocol):
     adapters: Mapping[int, Mapping[str, WeightChange]]  # by slot
     step_adapters: StepAdapters | None
     exchange: Exchange | None  # None: the program is of one rank
+    spread: RowsOfReplicas | None  # None: the program has all experts
     tables: Mapping[int, ExpertTable]  # of the mixtures whose experts have places
 
     def slot(self, slot: Slot) -> torch.Tensor: ...
@@ -318,6 +320,18 @@ def sequences_of(extent: Extent, step: Step) -> torch.Tensor:
     return torch.searchsorted(starts, tokens, right=True) - 1
 
 
+def spread_experts(op: SpreadExperts, step: Step) -> None:
+    assert step.spread is not None, "replicas have the experts among them"
+    assert op.own is not None, "this one has some"
+    brought = (step.slot(slot).numpy() for slot in (op.x, op.experts, op.factors))
+    x, chosen, factors = map(torch.from_numpy, step.spread.together(op.x.extent, *brought))
+    outputs = routing.outputs_apart(op, x, chosen, factors, step.weights, step.activation_groups)
+    is_own = (op.own[0] <= chosen) & (chosen < op.own[1])
+    num_rows = len(step.slot(op.out))
+    apart = torch.from_numpy(step.spread.apart(op.x.extent, outputs.numpy(), is_own.numpy(), num_rows))
+    step.slot(op.out).copy_((apart if op.weigh_input else step.slot(op.factors)[..., None] * apart).sum(1))
+
+
 def mix_experts(op: MixExperts, step: Step) -> None:
     x, factors = step.slot(op.x), step.slot(op.factors)
     outputs = x.view(len(x), factors.shape[1], -1)
@@ -384,6 +398,7 @@ RUN: dict[type[Any], Callable[[Any, Step], None]] = {
     AdapterExperts: adapter_experts,
     MixExperts: mix_experts,
     PlaceExperts: place_experts,
+    SpreadExperts: spread_experts,
     Gather: gather,
     Meet: meet,
 }

@@ -1,6 +1,6 @@
 """Mixture of experts, spelled out: scores, groups, the largest ones, and each expert over the rows that chose it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 
@@ -77,24 +77,52 @@ def mixture(
     """x f32 [T, D] -> f32 [T, D], summed in the order of experts; or of a rank's own experts [T, k * D], their outputs
     apart. adapted: the adapters of the rows, of an operator with places for them."""
     out = torch.zeros(len(x), op.out.width)
+    for rows, place, result in _results(op, x, chosen, factors, weights, activation_groups, adapted):
+        if op.own is not None:
+            out.view(len(x), op.num_chosen, op.out_width)[rows, place] = result
+            continue
+        out[rows] += result if op.weigh_input else factors[rows, place][:, None] * result
+    return out
+
+
+def outputs_apart(
+    op: Experts,
+    x: torch.Tensor,
+    chosen: torch.Tensor,
+    factors: torch.Tensor,
+    weights: Weights,
+    activation_groups: Mapping[str, int],
+) -> torch.Tensor:
+    """Returns what the own experts make of each choice, f32 [T, k, D], before the factor."""
+    out = torch.zeros(len(x), op.num_chosen, op.out_width)
+    for rows, place, result in _results(op, x, chosen, factors, weights, activation_groups, None):
+        out[rows, place] = result
+    return out
+
+
+def _results(
+    op: Experts,
+    x: torch.Tensor,
+    chosen: torch.Tensor,
+    factors: torch.Tensor,
+    weights: Weights,
+    activation_groups: Mapping[str, int],
+    adapted: AdaptedRows | None,
+) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Yields of each own expert that was chosen its rows, which choice of each it is, and what it makes of them."""
     first, last = (0, op.num_experts) if op.own is None else op.own
     for expert in range(first, last):
         rows, place = torch.nonzero(chosen == expert, as_tuple=True)
         if len(rows) == 0:
             continue
-        factor = factors[rows, place][:, None]
-        inputs = x[rows] * factor if op.weigh_input else x[rows]
+        inputs = x[rows] * factors[rows, place][:, None] if op.weigh_input else x[rows]
         of_rows = None if adapted is None else adapted.of(rows)
         inner = _inner(op, expert - first, inputs, weights, activation_groups, of_rows)
         result = _linear(inner, expert - first, op.num_own, op.down, op.down_bias, weights, activation_groups)
         if of_rows is not None:
             assert isinstance(op, AdapterExperts), "rows have adapters where there are places"
             change_product(op.down_parts[expert - first], inner, result, of_rows)
-        if op.own is not None:
-            out.view(len(x), op.num_chosen, op.out_width)[rows, place] = result
-            continue
-        out[rows] += result if op.weigh_input else factor * result
-    return out
+        yield rows, place, result
 
 
 def _inner(

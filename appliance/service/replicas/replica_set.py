@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from appliance.base.errors import ApplianceError
 from appliance.base.log import fields, logger
@@ -21,6 +22,9 @@ from appliance.service.replicas.health import SetHealth
 from appliance.service.replicas.replica import Replica
 from appliance.service.rolling import Check, RollRules
 from appliance.service.supervisor import EnginePaths, Supervisor
+
+if TYPE_CHECKING:
+    from appliance.service.step_group import StepGroup
 
 _log = logger("service")
 _LOOK_EVERY_S = 0.05  # at what is open, and at who is ready
@@ -51,6 +55,7 @@ class ReplicaSet:
         self._is_ending = False
         parallel = plan.parallel
         numbers = range(parallel.first_replica, parallel.first_replica + parallel.replicas)
+        self._group = _group_of(numbers, self._lose_others) if parallel.spreads_experts else None
         self._replicas = {number: Replica(number, self._client(number), plan) for number in numbers}
         self._supervisors = {
             number: self._supervisor(number, paths.plan, plan, first if number == numbers[0] else None)
@@ -126,6 +131,8 @@ class ReplicaSet:
         Raises ApplianceError with the reason when one does not start, or fails its check, or all take too long; then
         those that had the other plan go back to the one before.
         """
+        if self._group is not None:
+            raise ApplianceError("replicas that have experts among them start together, which needs a new server")
         before = {number: (self._plan, each.plan_path) for number, each in self._supervisors.items()}
         done: list[int] = []
         try:
@@ -189,6 +196,11 @@ class ReplicaSet:
         """Ends the engines. What is still open fails."""
         self._is_ending = True
         await asyncio.gather(*(each.stop() for each in self._supervisors.values()))
+        if self._group is not None:
+            self._group.close()
+
+    def _lose_others(self, number: int, reason: str) -> None:
+        self._supervisors[number].lose_others(reason)
 
     def _client(self, number: int) -> EngineClient:
         limits = AdmissionLimits(self._plan.scheduler.max_num_seqs, None)  # who waits is counted over all
@@ -204,9 +216,16 @@ class ReplicaSet:
             command=self._command,
             first=first,
             replica=number,
+            group=self._group,
         )
 
     def _heard(self, number: int, event: EngineEvent | Health) -> None:
         if isinstance(event, Health) and not event.is_ready:
             self._replicas[number].forget()
         self._listener(number, event)
+
+
+def _group_of(numbers: Sequence[int], when_over: Callable[[int, str], None]) -> "StepGroup":
+    from appliance.service.step_group import StepGroup  # noqa: PLC0415 - it needs numpy, and other servers do not
+
+    return StepGroup(numbers, when_over)

@@ -59,12 +59,13 @@ def experts_need_ranks(spec: DeploymentSpec) -> Findings:
             message="experts are spread over tensor x data ranks, and there is one",
             hint="write more tensor or data ranks, or remove parallelism.expert",
         )
-    if parallel.expert_placement_strategy != "linear" and parallel.tensor == 1:
+    spreads = parallel.expert and parallel.data > 1
+    if parallel.expert_placement_strategy != "linear" and parallel.tensor == 1 and not spreads:
         yield Finding(
             path="parallelism.expert_placement_strategy",
             value=parallel.expert_placement_strategy,
-            message="experts are placed over the tensor ranks of a replica, and there is one",
-            hint="write more tensor ranks, or remove expert_placement_strategy",
+            message="experts are placed over the ranks of a replica, or over replicas, and there is one of those",
+            hint="write more tensor ranks, or data with expert: true, or remove expert_placement_strategy",
         )
     if parallel.enable_eplb and not parallel.expert:
         yield Finding(

@@ -140,7 +140,7 @@ class ParallelismSection(Section):
     expert: bool = field(
         False,
         "Spread whole experts over ranks, in place of slices of each. Tensor ranks always have whole experts, so it "
-        "asks for what they do; over replicas it is not in this version.",
+        "asks for what they do; with several replicas each has some experts, and all run their steps together.",
         vllm="enable_expert_parallel",
     )
     backend: Literal["auto", "uni", "mp", "ray", "external_launcher"] = field(
@@ -183,7 +183,8 @@ class ParallelismSection(Section):
     expert_placement_strategy: Literal["linear", "round_robin"] = field(
         "linear",
         "Which rank has which experts: linear, neighbours in one rank; round_robin, one after the other over the "
-        "ranks, which spreads groups of experts that tokens choose together. It needs several tensor ranks.",
+        "ranks, which spreads groups of experts that tokens choose together. It needs several tensor ranks, or "
+        "replicas with experts among them.",
         vllm="expert_placement_strategy",
     )
     enable_eplb: bool = field(

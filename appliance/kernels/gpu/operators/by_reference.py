@@ -8,6 +8,7 @@ import torch
 from appliance.kernels.expert_tables import ExpertTable
 from appliance.kernels.gpu.step import DeviceStep
 from appliance.kernels.interface import StatePieces, StepAdapters, WeightChange
+from appliance.kernels.lockstep import RowsOfReplicas
 from appliance.kernels.ranks import Exchange
 from appliance.kernels.reference.attention import LayerCache
 from appliance.kernels.reference.operators import RUN
@@ -32,6 +33,7 @@ class _FloatView:
     step_adapters: StepAdapters | None
     embeds: tuple[torch.Tensor, torch.Tensor] | None = None  # which Embed alone reads, and it has functions of its own
     exchange: Exchange | None = None
+    spread: RowsOfReplicas | None = None
     tables: Mapping[int, ExpertTable] = MappingProxyType({})  # torch finds the places of experts
 
     def __init__(self, step: DeviceStep) -> None:
