@@ -33,12 +33,12 @@ from appliance.engine.sleep import Sleep, Sleeper, SleepingExecutable, SleepsTog
 from appliance.engine.swap_memory import Swap
 from appliance.engine.validation import SamplingLimits
 from appliance.engine.weight_changes import WeightChanges
+from appliance.engine.weight_staging import OwnStaging, StagesTogether, Staging
 from appliance.engine.wire import raw
 from appliance.kernels.cpu.locking import locked_bytes
 from appliance.kernels.interface import Executable
 from appliance.kernels.kernel_cache import KERNELS_FOLDER, keep_kernels
 from appliance.kernels.lockstep import Lockstep
-from appliance.kernels.updates import Updates
 from appliance.plan.boot import BootReport, KernelsOrigin, WeightsOrigin
 from appliance.plan.types import AdapterPlan, EnginePlan
 
@@ -161,9 +161,15 @@ def _rounds(lockstep: Lockstep | None, backend: Backend, config: SchedulerConfig
 
 def _weights(backend: Backend, scheduler: Scheduler, gate: GrammarGate, runner: Runner) -> WeightChanges | None:
     """Returns what replaces weights; None where that cannot be."""
-    if backend.source is None or not isinstance(backend.executable, Updates):
+    whole, source = backend.executable, backend.source
+    if source is None:
         return None
-    return WeightChanges(backend.executable, backend.source, scheduler, gate, runner.rest)
+
+    def own(executable: Executable) -> Staging:
+        return OwnStaging(executable, source)
+
+    staging = whole.staging(own) if isinstance(whole, StagesTogether) else own(whole)
+    return WeightChanges(staging, source, scheduler, gate, runner.rest)
 
 
 def _kept_kernels(plan: EnginePlan) -> KernelsOrigin | None:

@@ -1,14 +1,10 @@
 """Changes of the model's weights: new ones are read beside the steps, and put in place when no request is open."""
 
-import os
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from appliance.base.errors import ApplianceError
 from appliance.base.log import fields, logger
@@ -17,25 +13,16 @@ from appliance.engine.core.scheduler import Scheduler
 from appliance.engine.grammar.gate import GrammarGate
 from appliance.engine.messages import GenerateRequest, UtilityRequest
 from appliance.engine.refusal import RequestKey
-from appliance.engine.weight_messages import UpdateWeights, WeightStats, WeightUpdate
-from appliance.kernels.updates import StagedWeights, Updates
-from appliance.loading.updates import NewWeights, OtherWeights
+from appliance.engine.weight_messages import UpdateWeights, WeightStats
+from appliance.engine.weight_staging import StagedUpdate, Staging, be_nice, reason_of
+from appliance.loading.updates import OtherWeights
 
 _log = logger("engine")
-_NICENESS = 10  # of the threads that read: a tenth of a core that steps would use
 
-NO_UPDATES = (
-    "the weights of this engine cannot be replaced: several ranks hold them, or code of the checkpoint runs them"
-)
+NO_UPDATES = "the weights of this engine cannot be replaced: its experts move, or code of the checkpoint runs them"
 
 Clock = Callable[[], float]
 Answer = tuple[bytes, str, WeightStats | str]  # (client, call id, the weights now or why they are those before)
-
-
-@dataclass(frozen=True, slots=True)
-class _Staged:
-    weights: StagedWeights
-    digest: str
 
 
 @dataclass(slots=True)
@@ -43,7 +30,7 @@ class _Change:
     client: bytes
     message: UpdateWeights
     began: float
-    staging: Future[_Staged]
+    staging: Future[StagedUpdate]
     staged_at: float | None = None  # from here on new requests wait
 
 
@@ -65,7 +52,7 @@ class WeightChanges:
 
     def __init__(
         self,
-        executable: Updates,
+        staging: Staging,
         source: OtherWeights,
         scheduler: Scheduler,
         gate: GrammarGate,
@@ -73,9 +60,9 @@ class WeightChanges:
         clock: Clock = time.monotonic,
     ) -> None:
         self.stats = WeightStats()
-        self._executable, self._source = executable, source
+        self._staging, self._source = staging, source
         self._scheduler, self._gate, self._rest, self._clock = scheduler, gate, rest, clock
-        self._worker = ThreadPoolExecutor(1, "weights", _be_nice)
+        self._worker = ThreadPoolExecutor(1, "weights", be_nice)
         self._waiting: deque[tuple[bytes, UpdateWeights]] = deque()
         self._change: _Change | None = None
 
@@ -96,7 +83,8 @@ class WeightChanges:
             return progress
         failure = change.staging.exception()
         if failure is not None:
-            self._end(progress, _reason(failure))
+            self._staging.drop()
+            self._end(progress, reason_of(failure))
         elif self._is_quiet(change, progress):
             self._put(change, progress)
         return progress
@@ -110,28 +98,8 @@ class WeightChanges:
         self._worker.shutdown(wait=False, cancel_futures=True)
 
     def _begin(self, client: bytes, message: UpdateWeights) -> _Change:
-        return _Change(client, message, self._clock(), self._worker.submit(self._stage, message.update))
-
-    def _stage(self, update: WeightUpdate) -> _Staged:
-        staged: StagedWeights | None = None
-        try:
-            with self._opened(update) as new:
-                staged = self._executable.stage_weights(new.weights)
-        except BaseException:
-            if staged is not None:
-                staged.close()
-            raise
-        return _Staged(staged, new.digest)
-
-    @contextmanager
-    def _opened(self, update: WeightUpdate) -> Iterator[NewWeights]:
-        self._source.check_adapters()
-        if update.path is not None:
-            opened = self._source.of_checkpoint(Path(update.path), update.sha256)
-        else:
-            opened = self._source.of_tensors(update.tensors, self.stats.digest or "")
-        with opened as new:
-            yield new
+        began, digest = self._clock(), self.stats.digest or ""
+        return _Change(client, message, began, self._worker.submit(self._staging.begin(message.update, digest)))
 
     def _is_quiet(self, change: _Change, progress: ChangeProgress) -> bool:
         """Holds new requests back. Says whether no other is open; else they end by themselves, or are to be aborted."""
@@ -149,7 +117,7 @@ class WeightChanges:
             self._source.check_adapters()  # one may have been read meanwhile
         except ApplianceError as error:
             staged.weights.close()
-            return self._end(progress, _reason(error))
+            return self._end(progress, reason_of(error))
         began = self._clock()
         self._rest()
         staged.weights.commit()
@@ -188,19 +156,3 @@ def no_sleep(message: UtilityRequest, weights: WeightChanges | None) -> str | No
     if message.level > 1 and weights.stats.version:
         return "the weights were replaced, and level 2 would bring those of the plan back; level 1 keeps them"
     return None
-
-
-def _reason(error: BaseException) -> str:
-    """Returns why weights were refused. What they raise is their own matter: nothing of them is in place yet."""
-    if not isinstance(error, Exception):
-        raise error
-    if isinstance(error, ApplianceError):
-        return f"{error}; {error.hint}" if error.hint else str(error)
-    if not isinstance(error, OSError | MemoryError | ValueError):
-        _log.error("new weights raised what nothing here expects", exc_info=error)
-    return f"the new weights could not be read: {str(error) or type(error).__name__}"
-
-
-def _be_nice() -> None:
-    """Lets every other thread of the process go before this one, and those that it starts."""
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

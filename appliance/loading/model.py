@@ -52,7 +52,7 @@ class LoadedModel(NamedTuple):
     parts: Mapping[str, tuple[int, int]] = MappingProxyType({})
     read_weights: ReadWeights | None = None
     stage: StageInputs | None = None
-    source: OtherWeights | None = None  # None: it has a part of the weights
+    source: OtherWeights | None = None  # None: its experts move
     experts: MovedExperts | None = None  # of one of several ranks whose experts move
 
 
@@ -102,9 +102,10 @@ def load_model(
     rows = share.weights if isinstance(share.weights, ShardedWeights) else None
     again: ReadWeights = read if rows is None else functools.partial(_read_rows, read, rows)
     source = None
-    if execution.ranks is None and execution.lockstep is None:
+    # Experts that move, or that other replicas have too, are read from the planned checkpoint.
+    if execution.lockstep is None and not execution.experts.is_balanced:
         base = None if places is None or not isinstance(places.base, BaseWeights) else places.base
-        source = OtherWeights(plan, facts, described, compiled, execution, base)
+        source = OtherWeights(plan, facts, described, compiled, execution, base, rows)
     moved = None
     if execution.experts.is_balanced and isinstance(executable, MovesExperts):
         assert isinstance(share.weights, ShardedWeights), "experts move between ranks"

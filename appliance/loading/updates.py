@@ -22,6 +22,7 @@ from appliance.kernels.layout import CanonicalWeight
 from appliance.layers.program import CompiledDecoder
 from appliance.loading.base_weights import BaseWeights
 from appliance.loading.inventory import take_inventory
+from appliance.loading.sharded_weights import ShardedWeights
 from appliance.loading.weights import DecoderWeights
 from appliance.models.describe import Described, build_decoder
 from appliance.models.facts import read_facts
@@ -54,8 +55,10 @@ class OtherWeights:
         compiled: CompiledDecoder,
         execution: Execution,
         base: BaseWeights | None,
+        rows: ShardedWeights | None = None,
     ) -> None:
-        """base: from which adapters read the model's weights."""
+        """base: from which adapters read the model's weights. rows: of a rank, which has some of them."""
+        self._rows = rows
         self._plan, self._facts, self._described = plan, facts, described
         self._compiled, self._execution, self._base = compiled, execution, base
 
@@ -117,9 +120,12 @@ class OtherWeights:
             digest.update(given[name].data)
         yield NewWeights(self._weights(self._facts, _InMemory(given), compiled), digest.hexdigest())
 
-    def _weights(self, facts: ModelFacts, reader: TensorSource, compiled: CompiledDecoder) -> DecoderWeights:
+    def _weights(
+        self, facts: ModelFacts, reader: TensorSource, compiled: CompiledDecoder
+    ) -> Mapping[str, CanonicalWeight]:
         inventory = take_inventory(self._described, facts, self._plan.precision)
-        return DecoderWeights(compiled, inventory, reader, self._execution.limits.max_model_len)
+        whole = DecoderWeights(compiled, inventory, reader, self._execution.limits.max_model_len)
+        return whole if self._rows is None else self._rows.of(whole)
 
     def _check(self, facts: ModelFacts) -> None:
         """Raises WeightMismatchError unless a checkpoint is of the model that is served, but for its numbers."""

@@ -17,10 +17,9 @@ _DTYPES: Final = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
 
 async def update_weights(session: Session, update: WeightUpdate) -> WeightStats:
-    """Raises NotHereError for several ranks or replicas, RequestFailedError with why the old weights stay."""
-    parallel = session.plan.parallel
-    if parallel.num_ranks > 1 or parallel.replicas > 1:
-        raise NotHereError("weights of several ranks or replicas are not replaced while they run")
+    """Raises NotHereError for several replicas, RequestFailedError with why the old weights stay."""
+    if session.plan.parallel.replicas > 1:
+        raise NotHereError("weights of several replicas are not replaced while they run")
     stats: WeightStats
     (stats,) = await session.call_engines(lambda engine: engine.update_weights(update))
     return stats

@@ -12,8 +12,9 @@ def check_weight_updates(inputs: PlanInputs, parallel: ParallelPlan, ledger: Led
     if not inputs.spec.model.weight_update_paths:
         return
     hint = f"remove {PATH}; a restart takes the new checkpoint"
-    if parallel.num_ranks > 1:
-        ledger.refuse(PATH, RULE, f"{parallel.num_ranks} ranks do not change their weights in this version", hint=hint)
+    if parallel.placing.is_balanced:
+        message = "experts that move (parallelism.enable_eplb) are read from the planned checkpoint"
+        ledger.refuse(PATH, RULE, message, hint=hint)
     elif parallel.replicas > 1:
         message = f"{parallel.replicas} replicas do not change their weights together in this version"
         ledger.refuse(PATH, RULE, message, hint="serve one replica, or remove it and restart with the new checkpoint")

@@ -173,9 +173,9 @@ def test_a_rank_that_cannot_wake_is_named(spec_of: Callable[[str], Path], monkey
         sleep(engine)
         group = engine._loop._runner.executable
         assert isinstance(group, RankGroup)
-        waits = group._followers.wait_slept
+        waits = group._followers.wait_done
         with monkeypatch.context() as patch:
-            patch.setattr(group._followers, "wait_slept", lambda: (waits(), "rank 1: there is no memory")[1])
+            patch.setattr(group._followers, "wait_done", lambda: (waits(), "rank 1: there is no memory")[1])
             assert wake(engine) == "rank 1: there is no memory"
         assert isinstance(wake(engine), SleepStats)
         assert answers(engine, 1) == expected

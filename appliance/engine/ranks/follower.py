@@ -20,8 +20,10 @@ from appliance.engine.ranks.messages import (
     CallExtension,
     CaptureGraph,
     Close,
+    CommitWeights,
     CopyBlocks,
     DropAdapter,
+    DropWeights,
     FromRank,
     Load,
     Loaded,
@@ -37,10 +39,12 @@ from appliance.engine.ranks.messages import (
     RankMoved,
     RunArrays,
     RunStep,
+    StageWeights,
     TimeOperators,
     ToRank,
     WakeUp,
 )
+from appliance.engine.ranks.rank_weights import RankWeights
 from appliance.engine.ranks.share import Share
 from appliance.engine.ranks.stage_links import FollowerLink
 from appliance.engine.ranks.stage_share import StageShare
@@ -49,6 +53,7 @@ from appliance.engine.ranks.step_messages import step_of
 from appliance.engine.sleep import Sleeper, SleepingExecutable
 from appliance.engine.sleep_messages import SleepTag
 from appliance.engine.swap_memory import SwapMemory
+from appliance.engine.weight_staging import OwnStaging
 from appliance.kernels.errors import ExecutableError, StepError
 from appliance.kernels.interface import Graphed, Lazy, Profiled, Screened, StepInputs
 from appliance.kernels.linked_ranks import LinkedRanks
@@ -69,8 +74,9 @@ class Follower:
         say: Callable[[FromRank], None],
         extension: Extension | None = None,
         sleeper: Sleeper | None = None,
+        weights: RankWeights | None = None,
     ) -> None:
-        self._extension, self._sleeper = extension, sleeper
+        self._extension, self._sleeper, self._weights = extension, sleeper, weights
         self._own, self._executable, self._share, self._swap, self._say = own, own.executable, share, swap, say
 
     def handle(self, message: ToRank) -> bool:
@@ -105,6 +111,8 @@ class Follower:
                 self._say(RankDone())
             case WakeUp(part) if self._sleeper is not None:
                 self._say(RankDone(_failure(self._sleeper, part)))
+            case StageWeights() | CommitWeights() | DropWeights() if self._weights is not None:
+                self._weights.handle(message)
             case Close():
                 return False
         return True
@@ -201,7 +209,10 @@ def _serve(link: Link, first: Load) -> None:
     if first.plan.model.sleep_mode:
         assert loaded.read_weights is not None, "a planned model has a checkpoint"
         sleeper = SleepingExecutable(loaded.executable, loaded.read_weights, loaded.experts, swap)
-    follower = Follower(own, share, swap, link.say, extension, sleeper)
+    weights = None
+    if (source := loaded.source) is not None:
+        weights = RankWeights(OwnStaging(loaded.executable, source), source.replaced, link.say)
+    follower = Follower(own, share, swap, link.say, extension, sleeper, weights)
     few_logits = loaded.executable.few_logits if isinstance(loaded.executable, Screened) else None
     link.say(Loaded(dict(loaded.executable.memory_bytes), few_logits))
     while follower.handle(link.hear()):

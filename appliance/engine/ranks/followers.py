@@ -10,7 +10,16 @@ from appliance.base.errors import ApplianceError
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.extension_messages import ExtensionAnswer
 from appliance.engine.ranks.gathering import gathered
-from appliance.engine.ranks.messages import ENCODE, HandedBack, HandedOn, RankCalled, RankDone, RankMoved, ToRank
+from appliance.engine.ranks.messages import (
+    ENCODE,
+    HandedBack,
+    HandedOn,
+    RankCalled,
+    RankDone,
+    RankMoved,
+    RankStaged,
+    ToRank,
+)
 from appliance.engine.ranks.rank_process import RankProcess
 from appliance.engine.ranks.stage_links import LeaderLinks
 from appliance.engine.ranks.turns import LoadingTurns
@@ -101,9 +110,17 @@ class Followers:
         """Waits for what a method of the operator's own gave on each. Raises RankFailedError."""
         return [called.answer for called in self._answers(RankCalled)]
 
-    def wait_slept(self) -> str | None:
-        """Waits until all have done what they were told of their memory, as long as they go on, as reading weights may
-        take longer than any step. Returns why one could not, with its number. Raises RankFailedError."""
+    def wait_staged(self) -> list[tuple[int, RankStaged]]:
+        """Waits until all have read new weights; returns what each says, with its number. Raises RankFailedError."""
+        told = [(process.rank, process.wait_staged()) for process in self.processes]
+        found = [(rank, staged) for rank, staged in told if staged is not None]
+        if len(found) < len(told):
+            raise RankFailedError(self.reason() or "the group ends")
+        return found
+
+    def wait_done(self) -> str | None:
+        """Waits until all have done what they were told, as long as they go on, as reading weights may take longer than
+        any step. Returns why one could not, with its number. Raises RankFailedError."""
         slept = [
             (process.rank, answer.error) for process, answer in zip(self.processes, self._patiently(), strict=True)
         ]

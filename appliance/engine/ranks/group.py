@@ -18,6 +18,7 @@ from appliance.engine.extension_messages import ExtensionAnswer, ExtensionCall
 from appliance.engine.ranks.followers import Followers, RankFailedError
 from appliance.engine.ranks.group_sleep import GroupSleeper
 from appliance.engine.ranks.group_swap import GroupSwap
+from appliance.engine.ranks.group_weights import GroupStaging
 from appliance.engine.ranks.messages import (
     CallExtension,
     CaptureGraph,
@@ -35,6 +36,7 @@ from appliance.engine.ranks.stage_share import StageShare
 from appliance.engine.ranks.step_messages import message_of
 from appliance.engine.sleep import Sleeper
 from appliance.engine.swap_memory import Swap, SwapMemory
+from appliance.engine.weight_staging import Staging
 from appliance.kernels.errors import StepError
 from appliance.kernels.interface import (
     Eager,
@@ -149,6 +151,9 @@ class RankGroup:
 
     def sleeper(self, own: Callable[[Executable], Sleeper]) -> Sleeper:
         return GroupSleeper(own(self._own), self._followers)
+
+    def staging(self, own: Callable[[Executable], Staging]) -> Staging:
+        return GroupStaging(own(self._own), self._followers)
 
     def call_extensions(self, call: ExtensionCall) -> list[ExtensionAnswer]:
         """Calls a method of the operator's own on all ranks at once; returns their answers in order. Raises

@@ -13,7 +13,7 @@ class Sleepers(Protocol):
 
     def send(self, message: ToRank) -> None: ...
 
-    def wait_slept(self) -> str | None:
+    def wait_done(self) -> str | None:
         """Waits until all have done what they were told; returns why one could not. Raises RankFailedError."""
 
 
@@ -27,7 +27,7 @@ class GroupSleeper:
         """Puts all ranks to sleep at once. Raises RankFailedError."""
         self._others.send(PutToSleep(level))
         self._own.sleep(level)
-        self._others.wait_slept()
+        self._others.wait_done()
 
     def wake(self, part: SleepTag) -> None:
         """Brings a part back on all ranks at once. Where one cannot, the part sleeps on for the group, and those that
@@ -38,7 +38,7 @@ class GroupSleeper:
             self._own.wake(part)
         except ExecutableError as error:
             failure = error
-        reason = self._others.wait_slept()
+        reason = self._others.wait_done()
         if failure is not None:
             raise failure
         if reason is not None:

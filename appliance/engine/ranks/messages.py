@@ -9,6 +9,7 @@ import numpy as np
 from appliance.engine.extension_messages import ExtensionAnswer, ExtensionCall
 from appliance.engine.sleep_messages import SleepLevel, SleepTag
 from appliance.engine.step import BlockMove
+from appliance.engine.weight_messages import WeightUpdate
 from appliance.kernels.interface import FewLogits, WeightChange
 from appliance.plan.types import EnginePlan
 
@@ -132,6 +133,21 @@ class WakeUp(msgspec.Struct, frozen=True, tag=True):
     part: SleepTag
 
 
+class StageWeights(msgspec.Struct, frozen=True, tag=True):
+    """Read new weights beside the steps. It is answered by RankStaged. digest_before: of the weights that serve."""
+
+    update: WeightUpdate
+    digest_before: str
+
+
+class CommitWeights(msgspec.Struct, frozen=True, tag=True):
+    """Put what was read in place. It is answered by RankDone."""
+
+
+class DropWeights(msgspec.Struct, frozen=True, tag=True):
+    """Forget what was read, if anything was."""
+
+
 class Close(msgspec.Struct, frozen=True, tag=True):
     """End."""
 
@@ -151,6 +167,9 @@ ToRank = (
     | CallExtension
     | PutToSleep
     | WakeUp
+    | StageWeights
+    | CommitWeights
+    | DropWeights
     | Close
 )
 
@@ -190,8 +209,15 @@ class RankCalled(msgspec.Struct, frozen=True, tag=True):
 
 
 class RankDone(msgspec.Struct, frozen=True, tag=True):
-    """Memory was given back, or taken. error: why it could not be taken: the rank sleeps on."""
+    """What was asked for was done. error: why it could not be."""
 
+    error: str | None = None
+
+
+class RankStaged(msgspec.Struct, frozen=True, tag=True):
+    """New weights were read, or error says why the rank cannot take them."""
+
+    digest: str = ""
     error: str | None = None
 
 
@@ -219,7 +245,7 @@ class HandedBack(msgspec.Struct, frozen=True, tag=True):
     kept: Array | None = None
 
 
-FromRank = Loading | Loaded | Beat | HandedOn | HandedBack | RankMoved | RankCalled | RankDone | RankEnded
+FromRank = Loading | Loaded | Beat | HandedOn | HandedBack | RankMoved | RankCalled | RankDone | RankStaged | RankEnded
 
 TO_RANK = msgspec.msgpack.Decoder(ToRank)
 FROM_RANK = msgspec.msgpack.Decoder(FromRank)

@@ -24,9 +24,11 @@ from appliance.engine.ranks.messages import (
     RankDone,
     RankEnded,
     RankMoved,
+    RankStaged,
 )
 from appliance.engine.ranks.turns import LoadingTurns
 
+_LOOK_S = 0.5  # after which a wait without an end looks whether it is still wanted
 _END_WAIT_S = 5.0  # for a rank that was asked to end
 
 
@@ -54,6 +56,7 @@ class RankProcess:
         self._answers = threading.Condition()
         self._loaded: Loaded | None = None
         self._answered: deque[RankMoved | RankCalled | RankDone] = deque()  # in the order in which it was asked
+        self._staged: RankStaged | None = None  # which comes while it does other things
         self._error: RankEnded | None = None
         self._progress = Loading(handle.phase, 0, 0)
         self._beat = Beat(0, 0)
@@ -106,6 +109,14 @@ class RankProcess:
                     return None
                 self._answers.wait(None if left == math.inf else left)
             return self._answered.popleft()
+
+    def wait_staged(self) -> RankStaged | None:
+        """Waits until the rank has read new weights, however long that takes; returns None if it ended."""
+        with self._answers:
+            while self._staged is None and self._reason is None and not self._is_ending:
+                self._answers.wait(_LOOK_S)
+            staged, self._staged = self._staged, None
+            return staged
 
     @property
     def reason(self) -> str | None:
@@ -201,6 +212,8 @@ class RankProcess:
                         self._beat, self._moved_at = answer, self._beat_at
                 case RankMoved() | RankCalled() | RankDone():
                     self._answered.append(answer)
+                case RankStaged():
+                    self._staged = answer
                 case RankEnded():
                     self._error = answer
             self._answers.notify_all()
