@@ -44,8 +44,8 @@ from appliance.engine.step import RowError, StepPlan, StepResult
 from appliance.engine.telling import Telling
 from appliance.engine.time_messages import PartSeconds
 from appliance.engine.validation import SamplingLimits
-from appliance.engine.weight_changes import NO_UPDATES, WeightChanges, no_sleep
-from appliance.engine.weight_messages import UpdateWeights
+from appliance.engine.weight_changes import NO_UPDATES, ChangeProgress, WeightChanges, no_sleep
+from appliance.engine.weight_messages import SettleWeights, UpdateWeights
 from appliance.engine.wire import raw
 from appliance.kernels.errors import ExecutableError
 from appliance.kernels.watched import Watched
@@ -121,7 +121,7 @@ class EngineLoop:
                 return []
             case AdapterSet():
                 return self._change_adapters(client, message)
-            case UpdateWeights():
+            case UpdateWeights() | SettleWeights():
                 return self._change_weights(client, message)
             case UtilityRequest():
                 return self._utility(client, message)
@@ -150,7 +150,7 @@ class EngineLoop:
         if self._adapters is not None:
             events += adapter_events(self._adapters.advance())
         if self._weights:
-            events += self._go_on_with_weights(self._weights)
+            events += self._progressed(self._weights.advance())
         self._draft()
         plan = self._scheduler.schedule(goes_on=self._runner.has_begun)
         if plan is None and not self._begun:
@@ -266,7 +266,7 @@ class EngineLoop:
         """Returns the answer to a message that came too late to be handled."""
         if isinstance(message, GenerateRequest):
             return self._refused(client, message, kind, reason)
-        if isinstance(message, UtilityRequest | AdapterSet | UpdateWeights):
+        if isinstance(message, UtilityRequest | AdapterSet | UpdateWeights | SettleWeights):
             return [(client, UtilityResult(call_id=message.call_id, error=reason))]
         return []
 
@@ -286,13 +286,12 @@ class EngineLoop:
         self._adapters.add(client, message)
         return []
 
-    def _change_weights(self, client: bytes, message: UpdateWeights) -> Events:
-        """Begins a change, as with adapters."""
+    def _change_weights(self, client: bytes, message: UpdateWeights | SettleWeights) -> Events:
+        """Begins or settles a change, as with adapters."""
         reason = NO_UPDATES if self._weights is None else self._closed_reason()
         if reason is not None or self._weights is None:
             return [(client, UtilityResult(call_id=message.call_id, error=reason))]
-        self._weights.add(client, message)
-        return []
+        return self._progressed(self._weights.take(client, message))
 
     def _closed_reason(self) -> str | None:
         """Returns why the engine takes nothing new; None if it does."""
@@ -300,8 +299,7 @@ class EngineLoop:
             return "the engine is shutting down and takes no new requests"
         return REFUSAL if self._is_asleep else None
 
-    def _go_on_with_weights(self, weights: WeightChanges) -> Events:
-        progress = weights.advance()
+    def _progressed(self, progress: ChangeProgress) -> Events:
         released = [(client, self._intake.take(client, message)) for client, message in progress.released]
         events = self._abort(progress.aborted) + weight_events(progress.answers) + self._answers(released)
         told: Events = [(client, OutputBatch([], self._stats())) for client, *_ in progress.answers]

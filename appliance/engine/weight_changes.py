@@ -13,7 +13,7 @@ from appliance.engine.core.scheduler import Scheduler
 from appliance.engine.grammar.gate import GrammarGate
 from appliance.engine.messages import GenerateRequest, UtilityRequest
 from appliance.engine.refusal import RequestKey
-from appliance.engine.weight_messages import UpdateWeights, WeightStats
+from appliance.engine.weight_messages import SettleWeights, UpdateWeights, WeightStats
 from appliance.engine.weight_staging import StagedUpdate, Staging, be_nice, reason_of
 from appliance.loading.updates import OtherWeights
 
@@ -32,6 +32,7 @@ class _Change:
     began: float
     staging: Future[StagedUpdate]
     staged_at: float | None = None  # from here on new requests wait
+    waits: bool = False  # its sender was told that it waits for SettleWeights
 
 
 @dataclass(slots=True)
@@ -69,9 +70,12 @@ class WeightChanges:
     def __bool__(self) -> bool:
         return self._change is not None or bool(self._waiting)
 
-    def add(self, client: bytes, message: UpdateWeights) -> None:
-        """Queues a change; `advance` carries it out."""
+    def take(self, client: bytes, message: UpdateWeights | SettleWeights) -> ChangeProgress:
+        """Queues a change, which `advance` carries out, or settles the one that waits for that."""
+        if isinstance(message, SettleWeights):
+            return self._settle(client, message)
         self._waiting.append((client, message))
+        return ChangeProgress()
 
     def advance(self) -> ChangeProgress:
         """Does what can be done between two steps without waiting. An exception leaves the engine unusable."""
@@ -85,14 +89,33 @@ class WeightChanges:
         if failure is not None:
             self._staging.drop()
             self._end(progress, reason_of(failure))
+        elif change.message.is_held:
+            if not change.waits:
+                change.waits = True
+                progress.answers.append((change.client, change.message.call_id, self.stats))
         elif self._is_quiet(change, progress):
             self._put(change, progress)
         return progress
 
+    def _settle(self, client: bytes, message: SettleWeights) -> ChangeProgress:
+        """Lets the weights that wait be put in place by `advance`, or forgets them."""
+        progress, change = ChangeProgress(), self._change
+        if change is None or not change.waits:
+            progress.answers.append((client, message.call_id, "no new weights wait to be put in place"))
+            return progress
+        change.client, change.waits = client, False
+        change.message = UpdateWeights(call_id=message.call_id, update=change.message.update)
+        if not message.is_wanted:
+            change.staging.result().weights.close()
+            self._end(progress, self.stats)
+        return progress
+
     def wait(self, seconds: float) -> None:
         """Waits until weights are read, at most `seconds`."""
-        if self._change is not None:
+        if self._change is not None and not self._change.waits:
             wait([self._change.staging], seconds)
+        elif self._change is not None:
+            time.sleep(seconds)  # what it waits for comes as a message
 
     def close(self) -> None:
         self._worker.shutdown(wait=False, cancel_futures=True)

@@ -23,13 +23,22 @@ class WeightUpdate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class UpdateWeights(msgspec.Struct, frozen=True, kw_only=True, tag="update_weights"):
-    """Replaces weights; it is answered by a WeightStats, or by why the old ones stay."""
+    """Replaces weights; it is answered by a WeightStats, or by why the old ones stay. is_held: it is answered when the
+    new ones were read and checked, and they wait for SettleWeights."""
 
     call_id: str
     update: WeightUpdate
+    is_held: bool = False
 
 
-Change = AdapterSet | UpdateWeights  # of what an engine serves
+class SettleWeights(msgspec.Struct, frozen=True, kw_only=True, tag="settle_weights"):
+    """Puts the weights that wait in place, or forgets them; it is answered by a WeightStats."""
+
+    call_id: str
+    is_wanted: bool
+
+
+Change = AdapterSet | UpdateWeights | SettleWeights  # of what an engine serves
 
 
 class WeightStats(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,8 +15,7 @@ def check_weight_updates(inputs: PlanInputs, parallel: ParallelPlan, ledger: Led
     if parallel.placing.is_balanced:
         message = "experts that move (parallelism.enable_eplb) are read from the planned checkpoint"
         ledger.refuse(PATH, RULE, message, hint=hint)
-    elif parallel.replicas > 1:
-        message = f"{parallel.replicas} replicas do not change their weights together in this version"
-        ledger.refuse(PATH, RULE, message, hint="serve one replica, or remove it and restart with the new checkpoint")
+    elif parallel.spreads_experts:
+        ledger.refuse(PATH, RULE, "replicas with experts among them do not change their weights together", hint=hint)
     elif is_modelled:
         ledger.refuse(PATH, RULE, "modelling code of the checkpoint keeps its own weights", hint=hint)

@@ -113,7 +113,7 @@ class BeamStream:
         self._meter: Meter = OpenPolicy()  # until the policy has admitted the searches
         self._is_closed = False
         self._is_answered = False
-        self._versions: set[int] = set()  # of the weights, after each step
+        self._versions: set[str | None] = set()  # of the weights, after each step
 
     def close(self) -> None:
         """Ends the searches, and so the iteration."""
@@ -182,7 +182,7 @@ class BeamStream:
     def _check_weights(self) -> None:
         """Raises RequestFailedError if the weights were replaced between two steps: no answer is of both."""
         stats = [engine.stats for engine in self._client.engines]
-        self._versions.update(each.weights.version for each in stats if each is not None and each.weights is not None)
+        self._versions.update(each.weights.digest for each in stats if each is not None and each.weights is not None)
         if len(self._versions) > 1:
             reason = "the weights were replaced during this beam search; send it again"
             raise RequestFailedError(ErrorKind.UNAVAILABLE, reason)

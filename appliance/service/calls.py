@@ -19,7 +19,7 @@ from appliance.engine.messages import (
     UtilityResult,
 )
 from appliance.engine.sleep_messages import SleepLevel, SleepTag
-from appliance.engine.weight_messages import UpdateWeights, WeightUpdate
+from appliance.engine.weight_messages import Change, SettleWeights, UpdateWeights, WeightUpdate
 from appliance.plan.types import AdapterPlan
 from appliance.service.errors import RequestFailedError
 from appliance.service.link import EngineLink
@@ -69,12 +69,20 @@ class EngineCalls:
         """Replaces weights; returns a WeightStats. Raises like `call`; then the engine goes on with those before."""
         return await self._ask(lambda call_id: UpdateWeights(call_id=call_id, update=update))
 
+    async def stage_weights(self, update: WeightUpdate) -> None:
+        """Has new weights read and checked, which then wait for `settle_weights`. Raises like `update_weights`."""
+        await self._ask(lambda call_id: UpdateWeights(call_id=call_id, update=update, is_held=True))
+
+    async def settle_weights(self, *, is_wanted: bool) -> msgspec.Raw:
+        """Has the weights that wait put in place, or forgotten; returns a WeightStats. Raises like `call`."""
+        return await self._ask(lambda call_id: SettleWeights(call_id=call_id, is_wanted=is_wanted))
+
     async def change_adapters(self, adapters: tuple[AdapterPlan, ...]) -> None:
         """Makes the engine serve these adapters and no others. Raises RequestFailedError when it is gone or refuses;
         then it goes on with those before."""
         await self._ask(lambda call_id: AdapterSet(call_id=call_id, adapters=adapters))
 
-    async def _ask(self, message: Callable[[str], UtilityRequest | AdapterSet | UpdateWeights]) -> msgspec.Raw:
+    async def _ask(self, message: Callable[[str], UtilityRequest | Change]) -> msgspec.Raw:
         """Sends the message of a call id, and waits for its answer."""
         link, call_id = self._link(), format(next(self._ids), "x")
         answer: asyncio.Future[msgspec.Raw] = asyncio.get_running_loop().create_future()

@@ -216,6 +216,19 @@ class EngineClient:
         """Replaces the model's weights: see EngineCalls.update_weights."""
         return msgspec.msgpack.decode(await self._calls.update_weights(update), type=WeightStats)
 
+    async def stage_weights(self, update: WeightUpdate) -> None:
+        """Has new weights wait: see EngineCalls.stage_weights."""
+        await self._calls.stage_weights(update)
+
+    async def settle_weights(self, *, is_wanted: bool) -> WeightStats:
+        """Settles them: see EngineCalls.settle_weights."""
+        return msgspec.msgpack.decode(await self._calls.settle_weights(is_wanted=is_wanted), type=WeightStats)
+
+    async def replace_weights(self, update: WeightUpdate) -> Mapping[int, WeightStats]:
+        """Replaces the model's weights on all engines, or on none; returns what each then has. Raises like
+        `update_weights`."""
+        return {0: await self.update_weights(update)}
+
     async def change_adapters(self, adapters: tuple[AdapterPlan, ...]) -> None:
         """Changes the set of served adapters: see EngineCalls.change_adapters."""
         await self._calls.change_adapters(adapters)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from appliance.engine.adapter_messages import AdapterReport
+from appliance.engine.weight_messages import WeightStats, WeightUpdate
 from appliance.service.client import AdmissionLimits, EngineClient
 from appliance.service.policy import Meter, RequestPolicy
 from appliance.service.requests import TextRequest
@@ -35,6 +36,8 @@ class ServiceClient(Protocol):
     @property
     def numbered_engines(self) -> Mapping[int, EngineClient]:
         """The same by the numbers that metrics, status and logs give them. Raises like `engines`."""
+
+    async def replace_weights(self, update: WeightUpdate) -> Mapping[int, WeightStats]: ...
 
     def use_text(self, text: TextSide) -> None: ...
 

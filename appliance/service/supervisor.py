@@ -178,6 +178,10 @@ class Supervisor:
         await self._settled.wait()
         return self.health
 
+    def give_up(self, reason: str) -> None:
+        """Takes no requests any more for a reason that a new start would not mend; the engine stays until `stop`."""
+        self._change(EngineState.FAILED, reason)
+
     def drain(self, intake: Intake = DRAINING) -> None:
         """No new requests from now on, for the reason of `intake`; open ones go on."""
         self._client.intake = intake

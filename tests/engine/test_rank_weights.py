@@ -124,4 +124,6 @@ def test_experts_that_move_are_refused_by_name(tmp_path: Path) -> None:
     spec.write_text(SPEC.format(source=tmp_path / "model"))
     moves = ("parallelism.tensor=2", "parallelism.expert=true", "parallelism.enable_eplb=true")
     with pytest.raises(SpecError, match="experts that move"):
-        prepare(spec, (*moves, "model.weight_update_paths=[.]", "model.skip_tokenizer_init=true"))
+        prepare(
+            spec, (*moves, "model.weight_update_paths=[.]", "model.skip_tokenizer_init=true", "model.max_model_len=128")
+        )

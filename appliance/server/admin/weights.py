@@ -3,6 +3,8 @@
 Served where `model.weight_update_paths` names folders for checkpoints.
 """
 
+import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -47,9 +49,8 @@ async def update_weights_from_disk(state: ServerState, request: Request) -> Resp
     if not is_allowed(path, state.plan.serving.routes.weight_update_paths):
         message = "weights may not be read from there; hint: model.weight_update_paths"
         raise ApiError(403, message, param="model_path", code="path_not_allowed")
-    (engine,) = state.client.engines  # a plan with several is refused
     try:
-        stats = await engine.update_weights(
+        found = await state.client.replace_weights(
             WeightUpdate(
                 path=str(path),
                 sha256=fields.sha256,
@@ -64,14 +65,23 @@ async def update_weights_from_disk(state: ServerState, request: Request) -> Resp
         message = f"the weights stay as they are: {error}"
         raise ApiError(400, message, param="model_path", code="weights_refused") from error
     body = {"success": True, "message": "Succeeded to update model weights.", "num_paused_requests": 0}
-    return _answer({**body, **_told(stats)})
+    return _answer({**body, **_of_all(state, found)})
 
 
 async def get_weight_version(state: ServerState, request: Request) -> Response:
     """The version of the weights that serve now: 0 are those of the plan."""
-    (engine,) = state.client.engines
-    stats = msgspec.msgpack.decode(await engine.call("stats"), type=EngineStats).weights
-    return _answer(_told(stats or WeightStats()))
+    engines = state.client.numbered_engines
+    told = await asyncio.gather(*(each.call("stats") for each in engines.values()))
+    stats = [msgspec.msgpack.decode(each, type=EngineStats).weights or WeightStats() for each in told]
+    return _answer(_of_all(state, dict(zip(engines, stats, strict=True))))
+
+
+def _of_all(state: ServerState, found: Mapping[int, WeightStats]) -> dict[str, object]:
+    """Tells what the first engine has, and of several replicas what each has, by its number."""
+    first = _told(next(iter(found.values())))
+    if state.plan.parallel.replicas == 1:
+        return first
+    return {**first, "engines": {str(number): _told(each) for number, each in found.items()}}
 
 
 def _told(stats: WeightStats) -> dict[str, object]:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from appliance.engine.adapter_messages import AdapterReport
 from appliance.engine.messages import ErrorKind
+from appliance.engine.weight_messages import WeightStats, WeightUpdate
 from appliance.service.client import AdmissionLimits, EngineClient
 from appliance.service.errors import RequestFailedError
 from appliance.service.intake import Intake
@@ -13,6 +14,7 @@ from appliance.service.replicas.prefixes import chain_of
 from appliance.service.replicas.probing import first_success
 from appliance.service.replicas.replica import Replica
 from appliance.service.replicas.routing import choose
+from appliance.service.replicas.weights import ReplicaWeights
 from appliance.service.requests import TextRequest
 from appliance.service.streams import OutputStream
 from appliance.service.text_side import TextSide
@@ -26,6 +28,7 @@ class ReplicaClient:
         self._replicas = tuple(replicas)
         self._max_waiting = limits.max_waiting
         self._requests = itertools.count(1)
+        self.weights = ReplicaWeights(self._replicas)
 
     @property
     def num_open_requests(self) -> int:
@@ -72,6 +75,10 @@ class ReplicaClient:
     def _intake(self) -> Intake:
         """Why none takes requests, as the first replica says it."""
         return self._replicas[0].client.intake
+
+    async def replace_weights(self, update: WeightUpdate) -> Mapping[int, WeightStats]:
+        """Does what ReplicaWeights.replace does."""
+        return await self.weights.replace(update)
 
     def use_text(self, text: TextSide) -> None:
         """Sets the text side, which the first `generate` needs."""

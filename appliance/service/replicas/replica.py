@@ -16,6 +16,7 @@ class Replica:
         self.number = number
         self.client = client
         self.is_held = False  # it gets no requests, though its engine takes them
+        self.is_outdated = False  # nor while it has other weights than the others
         self.use_plan(plan)
 
     def use_plan(self, plan: EnginePlan) -> None:
@@ -31,7 +32,7 @@ class Replica:
 
     @property
     def takes_requests(self) -> bool:
-        return self.client.intake.is_open and not self.is_held
+        return self.client.intake.is_open and not self.is_held and not self.is_outdated
 
     @property
     def num_places(self) -> int:

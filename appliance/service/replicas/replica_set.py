@@ -53,6 +53,7 @@ class ReplicaSet:
         self._listener = listener
         self._command = command
         self._is_ending = False
+        self._renewals: dict[int, asyncio.Task[None]] = {}  # kept, so that they are not collected while they run
         parallel = plan.parallel
         numbers = range(parallel.first_replica, parallel.first_replica + parallel.replicas)
         self._group = _group_of(numbers, self._lose_others) if parallel.spreads_experts else None
@@ -220,9 +221,21 @@ class ReplicaSet:
         )
 
     def _heard(self, number: int, event: EngineEvent | Health) -> None:
+        replica = self._replicas[number]
         if isinstance(event, Health) and not event.is_ready:
-            self._replicas[number].forget()
+            replica.forget()
+            self.client.weights.is_gone(replica)
+        elif isinstance(event, Health) and replica.is_outdated:
+            self._renewals[number] = asyncio.create_task(self._renew(number), name=f"weights of engine {number}")
         self._listener(number, event)
+
+    async def _renew(self, number: int) -> None:
+        """Gives an engine that is back the weights of the others. One that cannot take them says why and stays away."""
+        try:
+            await self.client.weights.renew(self._replicas[number])
+        except RequestFailedError as error:
+            if self._supervisors[number].health.is_ready:
+                self._supervisors[number].give_up(f"it cannot have the weights of the other engines: {error}")
 
 
 def _group_of(numbers: Sequence[int], when_over: Callable[[int, str], None]) -> "StepGroup":
