@@ -21,7 +21,7 @@ _NICENESS = 10  # of the threads that read: a tenth of a core that steps would u
 
 @dataclass(frozen=True, slots=True)
 class StagedUpdate:
-    """New weights in memory, and the digest of what they were read from."""
+    """New weights in memory, and the digest of their source."""
 
     weights: StagedWeights
     digest: str
