@@ -7,9 +7,10 @@ attention keeps all blocks. A model with recurrent states begins from a cached p
 
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Many
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from appliance.engine.core.block_pool import BlockHash, BlockName, BlockPool
+from appliance.engine.core.cached_prefix import CachedPrefix
 from appliance.engine.core.draft_states import DraftStates
 from appliance.engine.core.prefix_cache import Hasher
 from appliance.engine.core.sequence import Sequence
@@ -17,21 +18,6 @@ from appliance.engine.core.snapshots import Snapshots, boundaries
 from appliance.engine.given_embeds import digest_of
 from appliance.engine.step import StateMoves
 from appliance.program.kv_blocks import blocks_held
-
-
-@dataclass(frozen=True, slots=True)
-class CachedPrefix:
-    """The longest prefix of a sequence that is cached: `num_blocks` blocks in the table of each group. The first
-    num_dropped[g] of them left the window of group g, and their numbers mean nothing."""
-
-    num_blocks: int
-    tables: list[list[int]]
-    num_dropped: list[int]
-    num_known: int = 0  # blocks, from the first on, that an earlier prompt had, too; counted for snapshots alone
-
-    def held(self) -> Iterator[int]:
-        for table, dropped in zip(self.tables, self.num_dropped, strict=True):
-            yield from table[dropped:]
 
 
 class KvManager:
