@@ -4,6 +4,7 @@ import functools
 from collections.abc import Iterator
 from typing import Any, Literal, get_args, get_origin
 
+import msgspec
 import pytest
 
 from appliance.base.errors import SpecError
@@ -66,7 +67,8 @@ def planned(loaded: LoadedSpec) -> EnginePlan | None:
     """Returns the plan; None if the planner refuses."""
     facts = machine()
     profile = select_profile(facts, load_profiles()).profile
-    model = small_model()
+    is_custom = loaded.spec.loading.load_format == "custom"  # the loader of these tests reads what the planner reads
+    model = msgspec.structs.replace(small_model(), format="custom" if is_custom else "safetensors")
     files = ResolvedFiles(modelling=OTHER_CODE, adapters=adapters_of(loaded), draft_model=draft_model_of(loaded, model))
     outcome = run_passes(PlanInputs(loaded=loaded, facts=facts, profile=profile, model=model, files=files))
     return None if outcome.ledger.refusals or outcome.ledger.misfits else outcome.plan

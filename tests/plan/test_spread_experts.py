@@ -56,6 +56,7 @@ def test_a_replica_has_all_but_the_others_experts(spec: Path) -> None:
     [
         (("parallelism.tensor=2",), "2 tensor ranks are asked for"),
         (("parallelism.pipeline=2",), "2 stages are asked for"),
+        (("model.weight_update_paths=[/there]",), "do not change their weights together"),
         (("parallelism.enable_eplb=true",), "experts do not move between replicas"),
         (("hardware.kernels.kernel_set=torch",), "and not of torch"),
         (("model.enable_sleep_mode=true",), "replicas with experts among them do not sleep"),

@@ -142,6 +142,8 @@ def test_experts_move_where_they_can(spec: Path, tmp_path: Path) -> None:
     assert plan.model.experts is not None
     assert plan.model.experts.num_experts == copies
     assert values["parallel.redundant_bytes"] == plan.model.experts.size_bytes // 2 > 0
+    with pytest.raises(SpecError, match="experts that move"):
+        plan_of(mixture, *moves, "model.weight_update_paths=[/there]")
     assert values["parallel.move_bytes"] == plan.model.experts.size_bytes // plan.model.experts.num_layers
     refused = {
         "do not share out evenly": (*moves, "parallelism.num_redundant_experts=1"),

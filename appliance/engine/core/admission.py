@@ -2,7 +2,7 @@
 
 from appliance.engine.core.books import Books
 from appliance.engine.core.building import StepBuilder
-from appliance.engine.core.kv_manager import CachedPrefix
+from appliance.engine.core.cached_prefix import CachedPrefix
 from appliance.engine.core.prefill import PrefillRules
 from appliance.engine.core.sequence import Sequence, Status
 

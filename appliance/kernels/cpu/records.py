@@ -3,26 +3,18 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from appliance.kernels.cpu import expert_records
 from appliance.kernels.cpu import operator_structs as structs
 from appliance.kernels.cpu.addresses import Addresses
+from appliance.kernels.cpu.spans import c_span
 from appliance.kernels.errors import BindError
 from appliance.program import operators as ops
 from appliance.program.adapters import Adapted, AdapterEmbed, AdapterExperts, AdapterLinear
 from appliance.program.attention import HeadLinear, ScaleByPosition
 from appliance.program.ranks import Gather, Meet
 from appliance.program.routing import ChooseExperts, Experts, GatedAdd, MixExperts, PlaceExperts, SpreadExperts
-from appliance.program.slots import Slot, Span
 from appliance.program.states import GatedDelta, RgLru, ShortConv, StateSpace
 from appliance.program.streams import CorrectStreams, GaussianTopK, MatchMagnitude, MixStreams
-
-
-def _span(value: Span | Slot | None, at: Addresses) -> structs.Span:
-    if value is None:
-        return structs.Span()
-    span = Span(value.buffer, value.start, value.width) if isinstance(value, Slot) else value
-    slot = span.slot
-    data = at.slot(slot) + 4 * span.start
-    return structs.Span(data=data, stride=slot.width, width=span.width, extent=structs.EXTENTS[slot.extent])
 
 
 def _embed(op: ops.Embed, at: Addresses) -> structs.Embed:
@@ -31,7 +23,7 @@ def _embed(op: ops.Embed, at: Addresses) -> structs.Embed:
     return structs.Embed(
         table=at.matrix(op.table),
         position_table=position_table,
-        out=_span(op.out, at),
+        out=c_span(op.out, at),
         scale=op.scale,
         position_offset=op.position_offset,
         type_table=None if types is None else types.ctypes.data,
@@ -47,9 +39,9 @@ def _embed(op: ops.Embed, at: Addresses) -> structs.Embed:
 def _norm(op: ops.RmsNorm | ops.LayerNorm, at: Addresses) -> structs.Norm:
     bias = op.bias if isinstance(op, ops.LayerNorm) else None
     return structs.Norm(
-        x=_span(op.x, at),
-        out=_span(op.out, at),
-        residual=_span(op.residual, at),
+        x=c_span(op.x, at),
+        out=c_span(op.out, at),
+        residual=c_span(op.residual, at),
         weight=at.vector(op.weight, op.x.width),
         bias=at.vector(bias, op.x.width),
         eps=op.eps,
@@ -60,8 +52,8 @@ def _norm(op: ops.RmsNorm | ops.LayerNorm, at: Addresses) -> structs.Norm:
 def _head_norm(op: ops.HeadNorm, at: Addresses) -> structs.HeadNorm:
     size = op.x.width if op.by_head else op.head_dim
     return structs.HeadNorm(
-        x=_span(op.x, at),
-        out=_span(op.out or op.x, at),
+        x=c_span(op.x, at),
+        out=c_span(op.out or op.x, at),
         weight=at.vector(op.weight, size),
         bias=at.vector(op.bias, size),
         num_heads=op.num_heads,
@@ -74,8 +66,8 @@ def _head_norm(op: ops.HeadNorm, at: Addresses) -> structs.HeadNorm:
 
 def _linear(op: ops.Linear, at: Addresses) -> structs.Linear:
     return structs.Linear(
-        x=_span(op.x, at),
-        out=_span(op.out, at),
+        x=c_span(op.x, at),
+        out=c_span(op.out, at),
         weight=at.matrix(op.weight),
         bias=at.vector(op.bias, op.out.width),
         activation=structs.ACTIVATIONS[op.activation],
@@ -85,17 +77,17 @@ def _linear(op: ops.Linear, at: Addresses) -> structs.Linear:
 
 def _pointwise(op: ops.Activation, at: Addresses) -> structs.Pointwise:
     parameters = at.vector(op.parameters, 4)
-    return structs.Pointwise(_span(op.x, at), _span(op.out, at), parameters, structs.ACTIVATIONS[op.kind])
+    return structs.Pointwise(c_span(op.x, at), c_span(op.out, at), parameters, structs.ACTIVATIONS[op.kind])
 
 
 def _gated(op: ops.GatedActivation, at: Addresses) -> structs.Gated:
-    return structs.Gated(_span(op.gate, at), _span(op.up, at), _span(op.out, at), structs.ACTIVATIONS[op.kind])
+    return structs.Gated(c_span(op.gate, at), c_span(op.up, at), c_span(op.out, at), structs.ACTIVATIONS[op.kind])
 
 
 def _rope(op: ops.Rope, at: Addresses) -> structs.Rope:
     table = at.table(op.table, op.rotary_dim)
     return structs.Rope(
-        x=_span(op.x, at),
+        x=c_span(op.x, at),
         table=table.ctypes.data,
         table_rows=table.shape[0],
         num_heads=op.num_heads,
@@ -106,13 +98,13 @@ def _rope(op: ops.Rope, at: Addresses) -> structs.Rope:
 
 
 def _kv_write(op: ops.KvWrite, at: Addresses) -> structs.KvWrite:
-    return structs.KvWrite(_span(op.k, at), _span(op.v, at), op.cache)
+    return structs.KvWrite(c_span(op.k, at), c_span(op.v, at), op.cache)
 
 
 def _attention(op: ops.PagedAttention, at: Addresses) -> structs.Attention:
     return structs.Attention(
-        q=_span(op.q, at),
-        out=_span(op.out, at),
+        q=c_span(op.q, at),
+        out=c_span(op.out, at),
         cache=op.cache,
         num_heads=op.num_heads,
         window=op.window or 0,
@@ -127,10 +119,10 @@ def _attention(op: ops.PagedAttention, at: Addresses) -> structs.Attention:
 def _whole_attention(op: ops.WholeAttention, at: Addresses) -> structs.WholeAttention:
     bias = None if op.bias is None else at.rows(op.bias, op.num_heads)
     return structs.WholeAttention(
-        q=_span(op.q, at),
-        k=_span(op.k, at),
-        v=_span(op.v, at),
-        out=_span(op.out, at),
+        q=c_span(op.q, at),
+        k=c_span(op.k, at),
+        v=c_span(op.v, at),
+        out=c_span(op.out, at),
         num_heads=op.num_heads,
         num_kv_heads=op.num_kv_heads,
         head_dim=op.head_dim,
@@ -143,130 +135,56 @@ def _whole_attention(op: ops.WholeAttention, at: Addresses) -> structs.WholeAtte
 
 
 def _move(op: ops.Add | ops.Copy | ops.GatherRows | ops.MeanRows, at: Addresses) -> structs.Move:
-    return structs.Move(_span(op.x, at), _span(op.out, at))
+    return structs.Move(c_span(op.x, at), c_span(op.out, at))
 
 
 def _soft_cap(op: ops.SoftCap, at: Addresses) -> structs.SoftCap:
-    return structs.SoftCap(_span(op.x, at), op.cap)
+    return structs.SoftCap(c_span(op.x, at), op.cap)
 
 
 def _scale(op: ops.Scale, at: Addresses) -> structs.Scale:
-    return structs.Scale(_span(op.x, at), op.factor)
+    return structs.Scale(c_span(op.x, at), op.factor)
 
 
 def _scale_by_weight(op: ops.ScaleByWeight, at: Addresses) -> structs.WeightScale:
     weight = at.vector(op.weight, 1 if op.is_one else op.x.width)
-    return structs.WeightScale(_span(op.x, at), _span(op.out, at), weight, op.is_one)
+    return structs.WeightScale(c_span(op.x, at), c_span(op.out, at), weight, op.is_one)
 
 
 def _gaussian_top_k(op: GaussianTopK, at: Addresses) -> structs.TopK:
-    return structs.TopK(_span(op.x, at), op.num_deviations)
+    return structs.TopK(c_span(op.x, at), op.num_deviations)
 
 
 def _streams(op: MixStreams | CorrectStreams, at: Addresses) -> structs.Streams:
     """Raises BindError for more streams than the library has places for."""
     if len(op.streams) > structs.MAX_STREAMS:
         raise BindError(f"{len(op.streams)} residual streams are more than the {structs.MAX_STREAMS} of this version")
-    spans = (structs.Span * structs.MAX_STREAMS)(*(_span(stream, at) for stream in op.streams))
+    spans = (structs.Span * structs.MAX_STREAMS)(*(c_span(stream, at) for stream in op.streams))
     target = op.target if isinstance(op, CorrectStreams) else None
-    return structs.Streams(spans, _span(op.coefficients, at), _span(target, at), len(op.streams))
+    return structs.Streams(spans, c_span(op.coefficients, at), c_span(target, at), len(op.streams))
 
 
 def _match_magnitude(op: MatchMagnitude, at: Addresses) -> structs.Magnitude:
-    return structs.Magnitude(_span(op.x, at), _span(op.reference, at), op.least)
-
-
-def _route(op: ChooseExperts, at: Addresses) -> structs.Route:
-    return structs.Route(
-        logits=_span(op.logits, at),
-        experts=_span(op.experts, at),
-        factors=_span(op.factors, at),
-        correction=at.vector(op.correction, op.logits.width),
-        expert_scale=at.vector(op.expert_scale, op.logits.width),
-        scoring=structs.SCORINGS[op.scoring],
-        renormalize=op.renormalize,
-        num_groups=op.num_groups,
-        num_chosen_groups=op.num_chosen_groups,
-        adds_two=op.group_scoring == "top2",
-        scale=op.scale,
-        jitter=op.jitter,
-    )
-
-
-def _experts(op: Experts, at: Addresses, *, is_apart: bool | None = None) -> structs.Experts:
-    """is_apart: whether `out` is for the output of each choice; else it is if the operator has some of the experts."""
-    joined = 2 if op.is_gated and op.gate is None else 1
-    rows = op.num_own * op.width
-    return structs.Experts(
-        x=_span(op.x, at),
-        experts=_span(op.experts, at),
-        factors=_span(op.factors, at),
-        out=_span(op.out, at),
-        gate=None if op.gate is None else at.matrix(op.gate),
-        up=at.matrix(op.up),
-        down=at.matrix(op.down),
-        gate_bias=at.vector(op.gate_bias, rows),
-        up_bias=at.vector(op.up_bias, joined * rows),
-        down_bias=at.vector(op.down_bias, op.num_own * op.out_width),
-        num_experts=op.num_experts,
-        width=op.width,
-        activation=structs.ACTIVATIONS[op.kind],
-        is_gated=op.is_gated,
-        weigh_input=op.weigh_input,
-        limit=op.limit or 0.0,
-        alpha=op.alpha,
-        up_offset=op.up_offset,
-        first_own=0 if op.own is None else op.own[0],
-        num_own=op.num_own,
-        is_apart=op.own is not None if is_apart is None else is_apart,
-    )
-
-
-def _spread_experts(op: SpreadExperts, at: Addresses) -> structs.SpreadExperts:
-    place = at.spread
-    if place is None:
-        raise BindError("a program whose experts several replicas have needs a group of them")
-    ranks, starts = place.lockstep.ranks, place.at
-    memory = {"x": starts.x, "chosen": starts.experts, "factors": starts.factors, "outputs": starts.outputs}
-    return structs.SpreadExperts(
-        experts=_experts(op, at, is_apart=False),
-        page=ranks.page_address,
-        **{name: place.memory.address + start for name, start in memory.items()},
-        rank=ranks.rank,
-        num_ranks=ranks.num_ranks,
-        ranks_each=1,
-        timeout_ms=round(1000 * ranks.timeout_s),
-        max_rows=place.rows[op.x.extent],
-    )
-
-
-def _mix_experts(op: MixExperts, at: Addresses) -> structs.MixExperts:
-    return structs.MixExperts(_span(op.x, at), _span(op.factors, at), _span(op.out, at), op.weigh_input)
-
-
-def _place_experts(op: PlaceExperts, at: Addresses) -> structs.PlaceExperts:
-    table = at.tables[op.mixture]
-    arrays = (each.ctypes.data for each in (table.starts, table.places, table.loads))
-    return structs.PlaceExperts(_span(op.experts, at), _span(op.out, at), *arrays, op.num_experts, len(table.places))
+    return structs.Magnitude(c_span(op.x, at), c_span(op.reference, at), op.least)
 
 
 def _gated_add(op: GatedAdd, at: Addresses) -> structs.GatedAdd:
-    return structs.GatedAdd(_span(op.x, at), _span(op.gate, at), _span(op.out, at))
+    return structs.GatedAdd(c_span(op.x, at), c_span(op.gate, at), c_span(op.out, at))
 
 
 def _scale_by_position(op: ScaleByPosition, at: Addresses) -> structs.PositionScale:
-    return structs.PositionScale(x=_span(op.x, at), length=op.length, offset=op.offset, scale=op.scale)
+    return structs.PositionScale(x=c_span(op.x, at), length=op.length, offset=op.offset, scale=op.scale)
 
 
 def _head_linear(op: HeadLinear, at: Addresses) -> structs.HeadLinear:
-    spans = {"x": _span(op.x, at), "out": _span(op.out, at), "tail": _span(op.tail, at)}
+    spans = {"x": c_span(op.x, at), "out": c_span(op.out, at), "tail": c_span(op.tail, at)}
     return structs.HeadLinear(**spans, weight=at.matrix(op.weight), num_heads=op.num_heads)
 
 
 def _short_conv(op: ShortConv, at: Addresses) -> structs.ShortConv:
     return structs.ShortConv(
-        x=_span(op.x, at),
-        out=_span(op.out, at),
+        x=c_span(op.x, at),
+        out=c_span(op.out, at),
         weight=at.vector(op.weight, op.x.width * op.kernel_size),
         bias=at.vector(op.bias, op.x.width),
         state=op.state,
@@ -277,7 +195,7 @@ def _short_conv(op: ShortConv, at: Addresses) -> structs.ShortConv:
 
 def _gated_delta(op: GatedDelta, at: Addresses) -> structs.GatedDelta:
     return structs.GatedDelta(
-        **{name: _span(getattr(op, name), at) for name in ("q", "k", "v", "decay", "beta", "out")},
+        **{name: c_span(getattr(op, name), at) for name in ("q", "k", "v", "decay", "beta", "out")},
         a_log=at.vector(op.a_log, op.num_value_heads),
         dt_bias=at.vector(op.dt_bias, op.decay.width),
         state=op.state,
@@ -291,7 +209,7 @@ def _gated_delta(op: GatedDelta, at: Addresses) -> structs.GatedDelta:
 def _state_space(op: StateSpace, at: Addresses) -> structs.StateSpace:
     rates = op.num_heads * (op.b.width // op.num_groups if op.by_state else 1)
     return structs.StateSpace(
-        **{name: _span(getattr(op, name), at) for name in ("x", "b", "c", "dt", "out")},
+        **{name: c_span(getattr(op, name), at) for name in ("x", "b", "c", "dt", "out")},
         a_log=at.vector(op.a_log, rates),
         d=at.vector(op.d, op.num_heads),
         dt_bias=at.vector(op.dt_bias, op.num_heads),
@@ -306,26 +224,26 @@ def _state_space(op: StateSpace, at: Addresses) -> structs.StateSpace:
 
 def _rg_lru(op: RgLru, at: Addresses) -> structs.RgLru:
     return structs.RgLru(
-        **{name: _span(getattr(op, name), at) for name in ("x", "input_gate", "recurrence_gate", "out")},
+        **{name: c_span(getattr(op, name), at) for name in ("x", "input_gate", "recurrence_gate", "out")},
         **{name: at.vector(getattr(op, name), op.x.width) for name in op.vectors},
         state=op.state,
     )
 
 
 def _adapter_linear(op: AdapterLinear, at: Addresses) -> structs.AdapterLinear:
-    return structs.AdapterLinear(x=_span(op.x, at), out=_span(op.out, at), num_parts=len(op.parts), **_maps(op, at))
+    return structs.AdapterLinear(x=c_span(op.x, at), out=c_span(op.out, at), num_parts=len(op.parts), **_maps(op, at))
 
 
 def _adapter_embed(op: AdapterEmbed, at: Addresses) -> structs.AdapterEmbed:
     maps = _maps(op, at)
     del maps["widths"]
-    return structs.AdapterEmbed(out=_span(op.out, at), num_tokens=op.num_tokens, scale=op.scale, **maps)
+    return structs.AdapterEmbed(out=c_span(op.out, at), num_tokens=op.num_tokens, scale=op.scale, **maps)
 
 
 def _adapter_experts(op: AdapterExperts, at: Addresses) -> structs.AdapterExperts:
     maps = _maps(op, at)
     del maps["widths"]
-    return structs.AdapterExperts(experts=_experts(op, at), **maps)
+    return structs.AdapterExperts(experts=expert_records.experts(op, at), **maps)
 
 
 def _maps(op: Adapted, at: Addresses) -> dict[str, int]:
@@ -341,7 +259,7 @@ def _meeting(op: Gather | Meet, at: Addresses) -> structs.Meeting:
     if ranks is None:
         raise BindError("a program of several ranks needs a group of them")
     return structs.Meeting(
-        x=_span(op.x if isinstance(op, Gather) else None, at),
+        x=c_span(op.x if isinstance(op, Gather) else None, at),
         page=ranks.page_address,
         rank=ranks.rank,
         num_ranks=ranks.num_ranks,
@@ -364,8 +282,8 @@ _ENCODERS: Mapping[type[Any], tuple[str, Callable[[Any, Addresses], Any]]] = {
     ops.Add: ("move", _move),
     ops.GatherRows: ("move", _move),
     ops.SoftCap: ("soft_cap", _soft_cap),
-    ChooseExperts: ("route", _route),
-    Experts: ("experts", _experts),
+    ChooseExperts: ("route", expert_records.route),
+    Experts: ("experts", expert_records.experts),
     GatedAdd: ("gated_add", _gated_add),
     ScaleByPosition: ("position_scale", _scale_by_position),
     HeadLinear: ("head_linear", _head_linear),
@@ -385,9 +303,9 @@ _ENCODERS: Mapping[type[Any], tuple[str, Callable[[Any, Addresses], Any]]] = {
     AdapterLinear: ("adapter_linear", _adapter_linear),
     AdapterEmbed: ("adapter_embed", _adapter_embed),
     AdapterExperts: ("adapter_experts", _adapter_experts),
-    MixExperts: ("mix_experts", _mix_experts),
-    PlaceExperts: ("place_experts", _place_experts),
-    SpreadExperts: ("spread_experts", _spread_experts),
+    MixExperts: ("mix_experts", expert_records.mix_experts),
+    PlaceExperts: ("place_experts", expert_records.place_experts),
+    SpreadExperts: ("spread_experts", expert_records.spread_experts),
     Gather: ("meeting", _meeting),
     Meet: ("meeting", _meeting),
 }

@@ -21,9 +21,10 @@ from appliance.kernels.ranks import Exchange, Ranks
 from appliance.kernels.reference.attention import LayerCache
 from appliance.kernels.reference.caches import kv_caches
 from appliance.kernels.reference.moving import TensorMover
-from appliance.kernels.reference.operators import RUN, Step
+from appliance.kernels.reference.operators import RUN
 from appliance.kernels.reference.sampler import ReferenceSampler
 from appliance.kernels.reference.states import StateSlots, state_slots
+from appliance.kernels.reference.step import Step
 from appliance.kernels.reference.weights import dequantize
 from appliance.kernels.sampling import SampledBatch, SamplingBatch
 from appliance.program.operators import StepProgram

@@ -1,17 +1,14 @@
 """One function for each operator, on torch tensors. Shapes and formulas are those of appliance.program.operators."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
-from appliance.kernels.expert_tables import ExpertTable
-from appliance.kernels.interface import StatePieces, StepAdapters, WeightChange
-from appliance.kernels.lockstep import RowsOfReplicas
-from appliance.kernels.ranks import Exchange
 from appliance.kernels.reference import adapters, routing, states
 from appliance.kernels.reference.activations import activate, xielu
-from appliance.kernels.reference.attention import LayerCache, attend, attend_whole
+from appliance.kernels.reference.attention import attend, attend_whole
+from appliance.kernels.reference.step import Step
 from appliance.kernels.reference.weights import quantize_activations
 from appliance.program import operators as ops
 from appliance.program.adapters import AdapterEmbed, AdapterExperts, AdapterLinear
@@ -19,38 +16,9 @@ from appliance.program.attention import HeadLinear, ScaleByPosition
 from appliance.program.ranks import Gather, Meet
 from appliance.program.record import NormKind
 from appliance.program.routing import ChooseExperts, Experts, GatedAdd, MixExperts, PlaceExperts, SpreadExperts
-from appliance.program.slots import Extent, Slot, Span
+from appliance.program.slots import Extent
 from appliance.program.states import GatedDelta, RgLru, ShortConv, StateSpace
 from appliance.program.streams import CorrectStreams, GaussianTopK, MatchMagnitude, MixStreams
-
-
-class Step(Protocol):
-    """The live rows of every slot, and a step's inputs as tensors."""
-
-    weights: dict[str, torch.Tensor]
-    activation_groups: dict[str, int]  # by weight whose Linear quantizes its input: the group size
-    caches: list[LayerCache]
-    groups: list[int]  # of each cache
-    token_ids: torch.Tensor
-    positions: torch.Tensor
-    slot_mapping: torch.Tensor
-    query_start: list[int]
-    seq_lens: list[int]
-    block_tables: torch.Tensor
-    sampled_rows: torch.Tensor
-    states: states.StateSlots
-    pieces: StatePieces
-    token_types: torch.Tensor
-    embeds: tuple[torch.Tensor, torch.Tensor] | None  # rows and row_of, as in StepEmbeds
-    adapters: Mapping[int, Mapping[str, WeightChange]]  # by slot
-    step_adapters: StepAdapters | None
-    exchange: Exchange | None  # None: the program is of one rank
-    spread: RowsOfReplicas | None  # None: the program has all experts
-    tables: Mapping[int, ExpertTable]  # of the mixtures whose experts have places
-
-    def slot(self, slot: Slot) -> torch.Tensor: ...
-
-    def span(self, span: Span) -> torch.Tensor: ...
 
 
 def embed(op: ops.Embed, step: Step) -> None:
