@@ -61,7 +61,7 @@ def test_it_serves_without_a_process_of_the_engine(tmp_path: Path) -> None:
 
 
 def test_what_is_open_ends_before_the_process(tmp_path: Path) -> None:
-    with running(tmp_path, SLOW, has_engine_inside=True, shutdown_timeout_s=20.0) as server:
+    with running(tmp_path, SLOW, has_engine_inside=True, shutdown_timeout_s=60.0) as server:
         texts: list[str] = []
 
         def stream() -> None:
@@ -73,7 +73,7 @@ def test_what_is_open_ends_before_the_process(tmp_path: Path) -> None:
         thread.start()
         wait_until(lambda: len(texts) > 3, "the stream flows")
         server.terminate()
-        thread.join(20)
+        thread.join(60)
         assert server.process.wait(10) == 0
         assert len(texts) >= 60
 
@@ -140,7 +140,7 @@ def test_a_breakpoint_holds_the_engine_and_not_the_server(tmp_path: Path) -> Non
         assert process.stdin is not None
         process.stdin.write(b"p 'steps', self.num_steps\ncontinue\n")
         process.stdin.close()
-        thread.join(20)
+        thread.join(60)
         assert answers == ["hello world"]
         assert "('steps', 2)" in server.log.read_text()
         process.send_signal(signal.SIGTERM)
