@@ -101,7 +101,7 @@ def test_only_a_plain_linear_whose_output_nobody_else_reads_may_be_fused() -> No
 
 
 def test_claims_that_do_not_hold_are_refused(native: CpuKernelSet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("appliance.kernels.cpu.kernel_set.gates_of_linears", lambda program: [2])
+    monkeypatch.setattr("appliance.kernels.cpu.native_programs.gates_of_linears", lambda program: [2])
     block = Block(Layout.F32, 30)
     block.graph.operators[2] = replace(block.gated, gate=block.gated.up)
     with pytest.raises(BindError, match="not the halves"):
@@ -110,6 +110,6 @@ def test_claims_that_do_not_hold_are_refused(native: CpuKernelSet, monkeypatch: 
     with pytest.raises(BindError, match="does more than multiply"):
         block.bind(native, block.out)
     block.graph.operators.insert(2, Add(block.x, block.x))
-    monkeypatch.setattr("appliance.kernels.cpu.kernel_set.gates_of_linears", lambda program: [3])
+    monkeypatch.setattr("appliance.kernels.cpu.native_programs.gates_of_linears", lambda program: [3])
     with pytest.raises(BindError, match="no linear comes before"):
         block.bind(native, block.out)
