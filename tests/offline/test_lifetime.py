@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -123,10 +122,7 @@ def test_an_engine_that_its_own_thread_drops_last_is_closed(model: Path) -> None
     before = set(threading.enumerate())
     held = [LLM(str(model), max_model_len=256, num_gpu_blocks_override=64)]
     held[0]._session.thread.start(lambda: drop(held))
-    late = time.monotonic() + 30
-    while set(threading.enumerate()) - before and time.monotonic() < late:
-        time.sleep(0.02)
-    wait_until(lambda: set(threading.enumerate()) <= before, "its threads end")
+    wait_until(lambda: set(threading.enumerate()) <= before, "its threads end", 30)
 
 
 def test_an_engine_that_cannot_start_leaves_nothing(tmp_path: Path) -> None:
