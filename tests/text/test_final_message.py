@@ -34,7 +34,7 @@ PUBLISHED = {name: shipped_template(name) for name in SHIPPED if name not in OF_
 PUBLISHED |= {name: source for name, (source, _) in STYLES.items()}
 KEPT |= {name: source for name, source in PUBLISHED.items() if name not in _TRIMMING}
 TRIMMED = {
-    **{name: PUBLISHED[name] for name in _TRIMMING},
+    **{name: PUBLISHED[name] for name in sorted(_TRIMMING)},
     "llama3": LLAMA3, "gemma": GEMMA, "trim": TURNS.format("|trim"), "rstrip": TURNS.format(".rstrip()"),
     "spaced": "{% for m in messages %}<{{ m.role }}> {{ m.content | trim }} </s>{% endfor %}",
 }  # fmt: skip
