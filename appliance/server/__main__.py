@@ -5,20 +5,9 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from appliance.base.sockets import socket_folder
-from appliance.service.engine_spawn import (
-    SpawnedEngine,
-    engine_command,
-    first_socket,
-    is_inside,
-    spawn_engine,
-    starts_alone,
-)
-
-if TYPE_CHECKING:
-    from appliance.service.status_file import StatusFile
+from appliance.service.engine_spawn import SpawnedEngine, engine_command, first_socket, spawn_engine, start_of
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,55 +18,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--listener", type=int, metavar="FD", help="a listening socket, taken over from another server")
     parser.add_argument("--gate", action="store_true", help="keep the plan's targets in a few requests first, or end")
     options = parser.parse_args(arguments)
-    if is_inside(options.plan):
-        code = _serve(options, None)
+    start = start_of(options.plan)
+    has_several = start.api_servers > 1
+    if start.is_inside:
+        code = _serve(options, None, has_several=has_several)
         from appliance.service.engine_thread import exit_with_engine  # noqa: PLC0415 - with its engine alone
 
         return exit_with_engine(code)
     with socket_folder() as sockets:
         plan = options.plan.resolve()
-        engine = spawn_engine(engine_command(), plan, first_socket(sockets)) if starts_alone(plan) else None
-        return _serve(options, engine)
+        engine = spawn_engine(engine_command(), plan, first_socket(sockets)) if start.is_alone else None
+        return _serve(options, engine, has_several=has_several)
 
 
-def _serve(options: argparse.Namespace, engine: SpawnedEngine | None) -> int:
+def _serve(options: argparse.Namespace, engine: SpawnedEngine | None, *, has_several: bool) -> int:
     """Imports while the engine loads; both take about as long. engine: None where it is a thread of this process, or
-    starts with others."""
+    starts with others. has_several: API processes, which this one keeps; then it imports no HTTP."""
     from appliance.service.status_file import STATUS_FILE, StatusFile  # noqa: PLC0415 - after the engine's start
 
     status = StatusFile(options.state / STATUS_FILE if options.state else None)
     status.write("process", pid=os.getpid())
-    if (code := _kept(options, status, engine)) is not None:
-        return code
-    from appliance.server.process.run import run_server  # noqa: PLC0415 - after the engine's start
-
-    return run_server(
+    if has_several:
+        from appliance.server.workers.keeper import run_keeper as run  # noqa: PLC0415 - after the engine's start
+    else:
+        from appliance.server.process.run import run_server as run  # noqa: PLC0415 - after the engine's start
+    return run(
         options.plan,
-        status,
-        store_folder=options.store,
-        listener=options.listener,
-        engine=engine,
-        is_gated=options.gate,
-    )
-
-
-def _kept(options: argparse.Namespace, status: "StatusFile", engine: SpawnedEngine | None) -> int | None:
-    """Keeps the API processes if the plan has several, and imports no HTTP. Returns None if it has one."""
-    import msgspec  # noqa: PLC0415 - after the engine's start
-
-    from appliance.plan.types import EnginePlan  # noqa: PLC0415 - after the engine's start
-
-    try:
-        plan = msgspec.json.decode(options.plan.read_bytes(), type=EnginePlan)
-    except (OSError, msgspec.DecodeError):
-        return None  # run_server says why
-    if plan.serving.api_servers == 1:
-        return None
-    from appliance.server.workers.keeper import run_keeper  # noqa: PLC0415 - after the engine's start
-
-    return run_keeper(
-        options.plan,
-        plan,
         status,
         store_folder=options.store,
         listener=options.listener,

@@ -27,15 +27,24 @@ class SpawnedEngine:
         return endpoint_of(self.socket)
 
 
-def is_inside(plan: Path) -> bool:
-    """Returns whether the engine of this plan is a thread of its server. False for what is no plan.
+@dataclass(frozen=True, slots=True)
+class StartOfPlan:
+    """How a server begins with a plan. Of what cannot be read as one it begins as with most, and then says why."""
 
-    It reads JSON alone: the types of a plan take as long to import as an engine's first modules.
-    """
+    is_inside: bool = False  # the engine is a thread of its server
+    is_alone: bool = True  # the first engine shares nothing with others, and can start before anything else is known
+    api_servers: int = 1
+
+
+def start_of(plan: Path) -> StartOfPlan:
+    """It reads JSON alone: the types of a plan take as long to import as an engine's first modules."""
     try:
-        return bool(json.loads(plan.read_bytes())["serving"].get("has_engine_inside"))
+        found = json.loads(plan.read_bytes())
+        serving, parallel = found["serving"], found["parallel"]
+        is_alone = not (parallel["expert"] and parallel["data"] > 1)
+        return StartOfPlan(bool(serving.get("has_engine_inside")), is_alone, int(serving.get("api_servers", 1)))
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return False
+        return StartOfPlan()
 
 
 def engine_command() -> tuple[str, ...]:
@@ -72,16 +81,6 @@ def spawn_engine(
     finally:
         os.close(read_end)
     return SpawnedEngine(process, write_end, socket)
-
-
-def starts_alone(plan: Path) -> bool:
-    """Returns whether the first engine of a plan shares nothing with others, so that it can be started before anything
-    is known. Of a plan that cannot be read it says so too, because the engine says what is wrong."""
-    try:
-        parallel = json.loads(plan.read_bytes())["parallel"]
-        return not (parallel["expert"] and parallel["data"] > 1)
-    except (OSError, ValueError, LookupError, TypeError):
-        return True
 
 
 def sockets_beside(engine: SpawnedEngine | None) -> AbstractContextManager[Path]:

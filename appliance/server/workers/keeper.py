@@ -61,18 +61,17 @@ _END_MARGIN_S = 5.0  # above the planned time, then what is left is killed
 
 def run_keeper(
     plan_path: Path,
-    plan: EnginePlan,
     status: StatusFile,
     engine_command: Sequence[str] = (),
     store_folder: Path | None = None,
     engine: SpawnedEngine | None = None,
     listener: int | None = None,
-    *,
     is_gated: bool = False,
 ) -> int:
-    """Does what run.run_server does, with `plan.serving.api_servers` processes."""
+    """Does what run.run_server does, with as many processes as the plan has."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # means something once we serve
     try:
+        plan = msgspec.json.decode(plan_path.read_bytes(), type=EnginePlan)
         configure(plan.serving.logs.level, config_file=plan.serving.logs.config_file)
         with ExitStack() as stack:
             folder = store_folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="appliance-store-")))
