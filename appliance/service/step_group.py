@@ -39,14 +39,15 @@ class StepGroup:
         woken. Raises GroupOverError, and OSError if the system refuses them."""
         if self._given_up:
             raise GroupOverError(self._given_up)
-        if self._life is None or self._life.is_over or number in self._life.joined:
+        if self._life is None or self._life.is_over:
             self.close()
             self._life = _Life(len(self._numbers))
+        assert number not in self._life.joined, "one that starts again has left"
         self._life.joined.add(number)
         return self._life.memory.descriptor, *self._life.wakes
 
     def left(self, number: int, reason: str) -> None:
-        """A replica ended."""
+        """A replica ended, or could not be started after it had joined."""
         life = self._life
         if life is None or life.is_over or number not in life.joined:
             return

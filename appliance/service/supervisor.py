@@ -253,7 +253,7 @@ class Supervisor:
         try:
             child = self._child = self._started()
         except OSError as error:
-            return f"the engine cannot be started: {error.strerror}"
+            return self._ended(f"the engine cannot be started: {error.strerror}")
         except GroupOverError as error:
             self._is_lasting = True
             return str(error)
@@ -272,7 +272,11 @@ class Supervisor:
             watch.cancel()
             self._disconnect(child.socket)
             child.release()
-        reason = self._failure or (describe_exit(code) if isinstance(child, EngineChild) else "the engine has ended")
+        how = describe_exit(code) if isinstance(child, EngineChild) else "the engine has ended"
+        return self._ended(self._failure or how)
+
+    def _ended(self, reason: str) -> str:
+        """Tells those who wait for the engine why it is gone; returns the reason."""
         if self._group is not None:
             self._group.left(self._replica, reason)
         self._client.fail_all(reason)
