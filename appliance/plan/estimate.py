@@ -49,9 +49,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     ttft_s: float  # of a prompt that comes alone
     itl_s: float  # with all streams in the step
     output_tokens_per_s: float  # of all streams together, while all decode
-    decode_bound: (
-        str  # "memory", the arithmetic, "ranks" (their meetings) or "link" that holds most of a decode step up
-    )
+    decode_bound: str  # what holds most of a decode step up: "memory", the arithmetic, "ranks" (meetings) or "link"
 
     @property
     def decode_tokens_per_s(self) -> float:

@@ -1,6 +1,5 @@
 """Pass `memory`, the layers whose matrices stay in host memory and are copied to the device in each step."""
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -13,12 +12,10 @@ from appliance.plan.ledger import Ledger
 from appliance.plan.parallel_types import ParallelPlan
 from appliance.plan.program import PlannedProgram
 from appliance.plan.types import MemoryItem
-from appliance.program.head_matrices import head_matrices
+from appliance.program.streamed_layers import NUM_BUFFERS, streamable_matrices
 
 PATH, RULE = "hardware.memory.cpu_offload", "plan/offload"
-NUM_BUFFERS = 2  # one layer is computed while the next one is copied
 LINK_BYTES_PER_S = 25e9  # what copies of pinned memory reach over 16 lanes of PCIe 4.0; 5.0 has twice as much
-_LAYER = re.compile(r"layers\.(\d+)\.")
 
 
 class Offload(msgspec.Struct, frozen=True):
@@ -81,11 +78,9 @@ def plan_offload(
 
 def layer_bytes(program: PlannedProgram) -> dict[int, int]:
     """Returns the bytes of the matrices of each layer that can be streamed, in the order of the layers."""
-    kept = head_matrices(program.program)
     sizes: Counter[int] = Counter()
-    for name in program.program.matrices() - kept:
-        if (layer := _LAYER.match(name)) is not None:
-            sizes[int(layer.group(1))] += program.sizes.get(name, 0)
+    for name, layer in streamable_matrices(program.program).items():
+        sizes[layer] += program.sizes.get(name, 0)
     return dict(sorted(sizes.items()))
 
 

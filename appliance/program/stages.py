@@ -43,6 +43,12 @@ class StagedProgram(NamedTuple):
     groups: tuple[int, ...]
 
 
+def layer_of(weight: str) -> int | None:
+    """Returns the layer of a weight by its name; None of one that no layer has for itself."""
+    found = _LAYER.match(weight)
+    return None if found is None else int(found[1])
+
+
 def num_places(num_stages: int) -> int:
     """Returns for how many steps there is memory: those in flight, and one that a late rank may still read."""
     return num_stages + 1
@@ -103,8 +109,8 @@ def _starts(program: StepProgram, layers: Sequence[int]) -> list[int]:
     first: dict[int, int] = {}
     for position, op in enumerate(program.operators):
         for name in op.named((*op.matrices, *op.vectors)):
-            if match := _LAYER.match(name):
-                first.setdefault(int(match[1]), position)
+            if (layer := layer_of(name)) is not None:
+                first.setdefault(layer, position)
     wanted = [0, *accumulate(layers)]
     if sorted(first, key=first.__getitem__) != sorted(first) or not set(wanted[1:-1]) <= first.keys():
         raise UncutError("the layers of this model do not follow one another")

@@ -8,7 +8,6 @@ first two layers.
 
 import dataclasses
 import functools
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,20 +19,22 @@ from appliance.kernels.gpu.matrices import DeviceMatrix
 from appliance.kernels.gpu.segments import Call
 from appliance.kernels.gpu.sleeping import tensors_of
 from appliance.kernels.gpu.step import DeviceStep
-from appliance.program.operators import Operator
+from appliance.program.operators import Operator, StepProgram
+from appliance.program.streamed_layers import NUM_BUFFERS, streamable_matrices
 
-NUM_BUFFERS = 2
 _ALIGNMENT = 256  # of a tensor in a buffer, for kernels that read wide
-_NAME = re.compile(r"layers\.(\d+)\.")
 Run = Callable[[Any, DeviceStep], None]
 
 
 class HostLayers:
     """The streamed layers of one model. All methods are called by the thread that gives steps to the device."""
 
-    def __init__(self, layers: Sequence[int], device: Device) -> None:
+    def __init__(self, program: StepProgram, layers: Sequence[int], device: Device) -> None:
         """layers: in rising order; none: nothing is streamed."""
-        self._layers = {layer: place for place, layer in enumerate(layers)}
+        self._num_layers = len(layers)
+        order = {layer: place for place, layer in enumerate(layers)}
+        found = streamable_matrices(program).items() if layers else ()
+        self._places = {name: order[layer] for name, layer in found if layer in order}  # of a weight's layer among them
         self._device = device
         self._host: dict[str, DeviceMatrix] = {}  # matrices in memory of the host from which the device copies
         self._buffers: list[torch.Tensor] = []
@@ -42,7 +43,7 @@ class HostLayers:
 
     def taken(self, name: str, matrix: DeviceMatrix) -> DeviceMatrix:
         """Returns the matrix of a weight that was loaded; of a streamed layer, in memory of the host."""
-        if self._place(name) is None:
+        if name not in self._places:
             return matrix
         self._host[name] = _with_tensors(matrix, self._to_host)
         return self._host[name]
@@ -50,13 +51,12 @@ class HostLayers:
     def place(self, matrices: dict[str, DeviceMatrix]) -> None:
         """Puts matrices in the buffers in place of those that `taken` left on the host. Raises BindError if a layer has
         none."""
-        if not self._layers:
+        if not self._num_layers:
             return
-        sizes = [0] * len(self._layers)
+        sizes = [0] * self._num_layers
         offsets: dict[str, list[int]] = {}
         for name, matrix in self._host.items():
-            place = self._place(name)
-            assert place is not None, "it was taken"
+            place = self._places[name]
             for tensor in tensors_of(matrix):
                 offsets.setdefault(name, []).append(sizes[place])
                 sizes[place] += -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT
@@ -69,7 +69,7 @@ class HostLayers:
 
     def begin(self) -> None:
         """Fills the buffers with the first layers, between steps."""
-        for place in range(min(NUM_BUFFERS, len(self._layers))):
+        for place in range(min(NUM_BUFFERS, self._num_layers)):
             self._load(place)
 
     def refill(self, name: str, matrix: DeviceMatrix) -> bool:
@@ -92,8 +92,8 @@ class HostLayers:
         the next copy begin."""
         uses: dict[int, list[int]] = {}
         for at, (_, op) in enumerate(calls):
-            for place in {self._place(name) for name in op.named(op.matrices) if name in self._host} - {None}:
-                uses.setdefault(place, []).append(at)  # type: ignore[arg-type]  # None was taken away
+            for place in {self._places[name] for name in op.named(op.matrices) if name in self._places}:
+                uses.setdefault(place, []).append(at)
         changed = list(calls)
         for place, ats in uses.items():
             later = uses.get(place + NUM_BUFFERS)
@@ -110,25 +110,19 @@ class HostLayers:
     def _run_last(self, place: int, run: Run, op: Operator, step: DeviceStep) -> None:
         run(op, step)
         following = place + NUM_BUFFERS
-        self._load(following if following < len(self._layers) else place % NUM_BUFFERS)
+        self._load(following if following < self._num_layers else place % NUM_BUFFERS)
 
     def _load(self, place: int) -> None:
         """Has a layer copied to its buffer, behind all work that was given to the device until now."""
         if self._stream is not None:
             self._stream.copy(place % NUM_BUFFERS, self._copies[place])
 
-    def _place(self, name: str) -> int | None:
-        """Returns the place of a weight's layer among those that are streamed; None if it is not."""
-        found = _NAME.match(name)
-        return None if found is None else self._layers.get(int(found.group(1)))
-
     def _to_host(self, tensor: torch.Tensor) -> torch.Tensor:
         host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=self._device.is_gpu)
         return host.copy_(tensor)
 
     def _in_buffer(self, name: str, matrix: DeviceMatrix, offset: Callable[[], int]) -> DeviceMatrix:
-        place = self._place(name)
-        assert place is not None, "it was taken"
+        place = self._places[name]
 
         def view(host: torch.Tensor) -> torch.Tensor:
             start = offset()

@@ -14,6 +14,8 @@ from appliance.kernels.errors import BindError
 from appliance.kernels.execution import Execution
 from appliance.kernels.gpu.kernel_set import GpuExecutable, GpuKernelSet
 from appliance.plan.types import PrecisionPlan
+from appliance.program.head_matrices import head_matrices
+from appliance.program.streamed_layers import streamable_matrices
 from tests.kernels.gpu.test_sleeping import weights_of
 from tests.models.tiny import make_tiny
 from tests.models.tiny_config import VOCAB_SIZE
@@ -58,12 +60,24 @@ def test_streamed_layers_say_what_resident_ones_say(family: str, form: WeightFor
     for layers in (tuple(range(count)), (0, 1, count - 1), (1, 2, count - 1)):
         streamed = bound(facts, plan, streaming(*layers))
         assert (logits(streamed) == want).all(), layers
-        held = {name for name in streamed._layers._host if int(name.split(".")[1]) in layers}
-        assert held == set(streamed._layers._host)
+        held = set(streamed._layers._host)
+        assert held == {name for name in whole._matrices if name.startswith(tuple(f"layers.{at}." for at in layers))}
         assert {int(name.split(".")[1]) for name in held} == set(layers)
         spared = whole.memory_bytes["weights"] - streamed.memory_bytes["weights"]
         host = sum(matrix.nbytes for matrix in streamed._layers._host.values())
         assert spared == host - sum(buffer.nbytes for buffer in streamed._layers._buffers)
+
+
+def test_matrices_by_head_stay_on_the_device_as_the_plan_counts_them(tmp_path: Path) -> None:
+    make_tiny("deepseek3", tmp_path)
+    facts = read_model_facts(tmp_path)
+    whole, streamed = bound(facts, precision(facts), WHOLE), bound(facts, precision(facts), streaming(0, 1, 2))
+    by_head = head_matrices(streamed._program)
+    assert len(by_head) == 6
+    assert set(streamed._layers._host) == set(streamable_matrices(streamed._program)) == {
+        name for name in whole._matrices if name.startswith("layers.") and name not in by_head
+    }  # fmt: skip
+    assert (logits(streamed) == logits(whole)).all()
 
 
 def test_a_layer_is_computed_from_the_buffer_and_not_from_the_host(tmp_path: Path) -> None:
