@@ -11,37 +11,38 @@ import pickletools
 import zipfile
 from collections.abc import Callable
 from math import prod
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from appliance.base.errors import ApplianceError
+from appliance.checkpoint.facts import Storage
+from appliance.checkpoint.safetensors import is_size
+from appliance.checkpoint.storage import NUMPY_TYPES, SAFETENSORS_TYPES, stored_bytes
+from appliance.checkpoint.torch_file import BROKEN_ARCHIVE, LITTLE, STORAGES
+
+Floats = Literal["f32", "f16", "bf16"]
+
 MOST_DESCRIPTION_BYTES: Final = 16 << 10
 _ZIP: Final = b"PK\x03\x04"
+_LISTED: Final = b"PK\x01\x02"  # how each entry of an archive's directory begins
+_MOST_LISTED: Final = 64  # torch writes less than 10
 _MOST_AXES: Final = 3
-_ELEMENTS: Final = {
-    "torch FloatStorage": "f32", "torch HalfStorage": "f16", "torch BFloat16Storage": "bf16",
-    "torch DoubleStorage": "f64", "torch LongStorage": "i64", "torch IntStorage": "i32", "torch ShortStorage": "i16",
-    "torch CharStorage": "i8", "torch ByteStorage": "u8", "torch BoolStorage": "bool",
-}  # fmt: skip
-_NUMPY: Final = {"f32": "<f4", "f16": "<f2", "bf16": "<u2"}
-_TENSOR, _PARAMETER = "torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_parameter"
-_ORDERED_DICT: Final = "collections OrderedDict"
-_NAMES: Final = frozenset({*_ELEMENTS, _TENSOR, _PARAMETER, _ORDERED_DICT})
+_FLOATS: Final[dict[Storage, Floats]] = {each: each for each in get_args(Floats)}
+_ELEMENTS: Final = {f"torch {name}": storage for name, storage in STORAGES.items()}
 _CONSTANTS: Final = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
 _NUMBERS: Final = frozenset({"BININT", "BININT1", "BININT2", "LONG1", "BINUNICODE", "SHORT_BINUNICODE"})
 _TUPLES: Final = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-_SAFETENSORS: Final = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
 
 
-class OneTensorError(ValueError):
+class OneTensorError(ApplianceError):
     """The bytes are no tensor that is read here."""
 
 
 class OneTensor(NamedTuple):
-    """dtype: "f32", or another of the names of storages. data: those of its whole storage, of which the tensor is the
-    elements `offset` + i * strides."""
+    """data: the numbers of its whole storage, of which the tensor is the elements `offset` + i * strides."""
 
-    dtype: str
+    dtype: Floats
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     offset: int
@@ -49,11 +50,10 @@ class OneTensor(NamedTuple):
 
     def rows(self) -> bytes:
         """Returns its elements row by row, little-endian. Its shape says how many, and is to be looked at before: a
-        stride of 0 makes much of little. Raises OneTensorError if they are not f32, f16 or bf16."""
-        if self.dtype not in _NUMPY:
-            raise OneTensorError(f"its numbers are {self.dtype}; f32, f16 and bf16 are read")
-        stored = np.frombuffer(self.data, _NUMPY[self.dtype], len(self.data) // _size(self.dtype))
-        strides = tuple(stride * stored.itemsize for stride in self.strides)
+        stride of 0 makes much of little."""
+        kind = np.dtype(NUMPY_TYPES[self.dtype])
+        stored = np.frombuffer(self.data, kind, len(self.data) // kind.itemsize)
+        strides = tuple(stride * kind.itemsize for stride in self.strides)
         return np.lib.stride_tricks.as_strided(stored[self.offset :], self.shape, strides, writeable=False).tobytes()
 
 
@@ -67,7 +67,7 @@ class _Name(str):
 
 
 class _Storage(NamedTuple):
-    dtype: str
+    dtype: Storage
     key: str
 
 
@@ -79,16 +79,18 @@ class _Described(NamedTuple):
 
 
 def _of_archive(data: bytes) -> OneTensor:
+    if data.count(_LISTED) > _MOST_LISTED:
+        raise OneTensorError(f"its archive has more than {_MOST_LISTED} entries")
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             entries = {entry.filename.partition("/")[2]: entry for entry in archive.infolist()}
             described = _described(_entry(archive, entries, "data.pkl", MOST_DESCRIPTION_BYTES))
-            if "byteorder" in entries and _entry(archive, entries, "byteorder", 6) != b"little":
+            if "byteorder" in entries and _entry(archive, entries, "byteorder", len(LITTLE)) != LITTLE:
                 raise OneTensorError("its numbers are in another byte order than little")
             stored = _entry(archive, entries, f"data/{described.storage.key}", len(data))
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, OSError) as error:
+    except BROKEN_ARCHIVE as error:
         raise OneTensorError(f"it is no archive of torch.save: {error}") from error
-    return _checked(OneTensor(described.storage.dtype, described.shape, described.strides, described.offset, stored))
+    return _checked(described.storage.dtype, described.shape, described.strides, described.offset, stored)
 
 
 def _entry(archive: zipfile.ZipFile, entries: dict[str, zipfile.ZipInfo], name: str, most: int) -> bytes:
@@ -105,10 +107,8 @@ def _described(description: bytes) -> _Described:
         for operation, argument, _ in pickletools.genops(description):
             machine.step(operation.name, argument)
         found = machine.result
-    except OneTensorError:
-        raise
     except (ValueError, TypeError, LookupError, OverflowError) as error:
-        raise OneTensorError(f"its description is not that of a tensor: {error}") from error
+        raise OneTensorError("its description is not that of a tensor") from error
     if not isinstance(found, _Described):
         raise OneTensorError(f"it holds a {type(found).__name__}, not one tensor")
     return found
@@ -121,9 +121,6 @@ class _Machine:
         self._stack: list[Any] = []
         self._marks: list[int] = []
         self._memo: dict[int, Any] = {}
-        self._calls: dict[str, Callable[..., Any]] = {
-            _TENSOR: _rebuilt, _PARAMETER: lambda tensor, *_: tensor, _ORDERED_DICT: dict,
-        }  # fmt: skip
 
     @property
     def result(self) -> object:
@@ -153,7 +150,7 @@ class _Machine:
             stack.append(_stored(*stack.pop()))
         elif name == "REDUCE":
             arguments, called = stack.pop(), stack.pop()
-            stack.append(self._calls[called if isinstance(called, _Name) else ""](*arguments))
+            stack.append(_CALLS[called if isinstance(called, _Name) else ""](*arguments))
         else:
             raise OneTensorError(f"its description has the instruction {name}, which describes no tensor")
 
@@ -162,7 +159,7 @@ class _Machine:
 
 
 def _known(name: str) -> _Name:
-    if name not in _NAMES:
+    if name not in _CALLS and name not in _ELEMENTS:
         raise OneTensorError(f"it names {name[:80]!r}, which describes no tensor and is not run")
     return _Name(name)
 
@@ -179,6 +176,18 @@ def _rebuilt(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> _D
     return _Described(storage, offset, tuple(shape), tuple(strides))
 
 
+def _no_hooks() -> None:
+    """Stands for the tensor's hooks: an OrderedDict, of which nothing is made, as names of a stranger's may be tuples
+    of tuples that take for ever to hash."""
+
+
+_CALLS: Final[dict[str, Callable[..., Any]]] = {
+    "torch._utils _rebuild_tensor_v2": _rebuilt,
+    "torch._utils _rebuild_parameter": lambda tensor, *_: tensor,
+    "collections OrderedDict": _no_hooks,
+}
+
+
 def _of_safetensors(data: bytes) -> OneTensor:
     length = int.from_bytes(data[:8], "little")
     if not 2 <= length <= min(MOST_DESCRIPTION_BYTES, len(data) - 8):
@@ -187,26 +196,26 @@ def _of_safetensors(data: bytes) -> OneTensor:
         header = json.loads(data[8 : 8 + length])
         ((_, tensor),) = ((name, value) for name, value in header.items() if name != "__metadata__")
         shape, (start, stop) = tuple(tensor["shape"]), tensor["data_offsets"]
-        dtype = _SAFETENSORS.get(tensor["dtype"], str(tensor["dtype"])[:20])
-        if not all(type(each) is int and each >= 0 for each in (*shape, start, stop)):
-            raise OneTensorError("its header has other sizes than whole numbers")
+        dtype, said = SAFETENSORS_TYPES.get(tensor["dtype"]), tensor["dtype"]
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise OneTensorError(f"its header is not that of one tensor: {error}") from error
+    if dtype is None:
+        raise OneTensorError(f"its numbers are {str(said)[:20]!r}; {', '.join(_FLOATS)} are read")
+    if len(shape) > _MOST_AXES or not all(map(is_size, (*shape, start, stop))):
+        raise OneTensorError(f"its sizes are not those of a tensor of up to {_MOST_AXES} axes")
     strides = tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
-    return _checked(OneTensor(dtype, shape, strides, 0, data[8 + length + start : 8 + length + stop]))
+    return _checked(dtype, shape, strides, 0, data[8 + length + start : 8 + length + stop])
 
 
-def _checked(tensor: OneTensor) -> OneTensor:
-    """Raises OneTensorError if an element lies beyond the storage."""
-    sizes = (*tensor.shape, *tensor.strides, tensor.offset)
-    is_sane = all(type(size) is int and 0 <= size < 1 << 40 for size in sizes) and len(tensor.shape) <= _MOST_AXES
-    if not is_sane or len(tensor.strides) != len(tensor.shape):
-        raise OneTensorError("its sizes are not those of a tensor of up to 3 axes")
-    last = tensor.offset + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.strides, strict=True))
-    if 0 not in tensor.shape and (last + 1) * _size(tensor.dtype) > len(tensor.data):
-        raise OneTensorError(f"its shape {list(tensor.shape)} needs more numbers than it brings")
-    return tensor
-
-
-def _size(dtype: str) -> int:
-    return np.dtype(_NUMPY.get(dtype, "u1")).itemsize
+def _checked(storage: Storage, shape: tuple[int, ...], strides: tuple[int, ...], offset: int, data: bytes) -> OneTensor:
+    """Raises OneTensorError if the numbers are of another type, or an element lies beyond the storage."""
+    dtype = _FLOATS.get(storage)
+    if dtype is None:
+        raise OneTensorError(f"its numbers are {storage}; {', '.join(_FLOATS)} are read")
+    is_sane = len(shape) <= _MOST_AXES and len(strides) == len(shape) and all(map(is_size, (*shape, *strides, offset)))
+    if not is_sane:
+        raise OneTensorError(f"its sizes are not those of a tensor of up to {_MOST_AXES} axes")
+    last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    if 0 not in shape and stored_bytes(storage, (last + 1,)) > len(data):
+        raise OneTensorError(f"its shape {list(shape)} needs more numbers than it brings")
+    return OneTensor(dtype, shape, strides, offset, data)

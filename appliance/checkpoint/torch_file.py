@@ -9,6 +9,7 @@ import io
 import pickle
 import struct
 import zipfile
+import zlib
 from collections import OrderedDict
 from math import prod
 from pathlib import Path
@@ -26,12 +27,16 @@ SUFFIXES: Final = (".bin", ".pt", ".pth")
 
 _OTHERS: Final = ("training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth")  # what a Trainer leaves
 
-_STORAGES: Final[dict[str, Storage]] = {
+STORAGES: Final[dict[str, Storage]] = {
     "DoubleStorage": "f64", "FloatStorage": "f32", "HalfStorage": "f16", "BFloat16Storage": "bf16",
     "LongStorage": "i64", "IntStorage": "i32", "ShortStorage": "i16", "CharStorage": "i8", "ByteStorage": "u8",
     "BoolStorage": "bool",
 }  # fmt: skip
-_LITTLE: Final = b"little"
+LITTLE: Final = b"little"  # what the entry `byteorder` says
+BROKEN_ARCHIVE: Final = (  # what zipfile raises for bytes that are no archive, or a false one
+    zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, NotImplementedError, RuntimeError, OverflowError,
+    ValueError,
+)  # fmt: skip
 _LOCAL_HEADER: Final = struct.Struct("<4s22xHH")  # its signature, and the bytes of name and extra field
 
 
@@ -56,8 +61,8 @@ class _Unpickler(pickle.Unpickler):
     """Reads what describes tensors. Every other name is refused before anything is made of it."""
 
     def find_class(self, module: str, name: str) -> Any:
-        if module == "torch" and name in _STORAGES:
-            return _STORAGES[name]
+        if module == "torch" and name in STORAGES:
+            return STORAGES[name]
         known = _KNOWN.get((module, name))
         if known is None:
             raise pickle.UnpicklingError(f"it names {module}.{name}, which describes no tensor and is not run")
@@ -65,7 +70,7 @@ class _Unpickler(pickle.Unpickler):
 
     def persistent_load(self, pid: Any) -> _Stored:
         kind, storage, key, _, num_elements = pid
-        if kind != "storage" or storage not in _STORAGES.values() or not isinstance(key, str):
+        if kind != "storage" or storage not in STORAGES.values() or not isinstance(key, str):
             raise pickle.UnpicklingError("it has a storage of another form")
         return _Stored(key, storage, int(num_elements))
 
@@ -119,7 +124,7 @@ def read_torch_file(root: Path, name: str) -> WeightFileHeader:
             described = _description(name, archive, entries)
             found = _unpickled(name, described)
             places = _places(name, file, entries)
-    except (OSError, zipfile.BadZipFile, struct.error) as error:
+    except BROKEN_ARCHIVE as error:
         hint = "files of PyTorch before 1.6 are no archives: save them again"
         raise CheckpointError(name, f"is not an archive of PyTorch: {error}", hint) from error
     tensors = [_facts(name, key, each, places) for key, each in found.items()]
@@ -131,7 +136,7 @@ def _description(name: str, archive: zipfile.ZipFile, entries: dict[str, zipfile
     if len(pickles) != 1 or pickles[0].file_size > MAX_PICKLE_BYTES:
         raise CheckpointError(name, "has not one data.pkl of a sane size")
     order = next((entry for entry in entries if entry.rpartition("/")[2] == "byteorder"), None)
-    if order is not None and (entries[order].file_size != len(_LITTLE) or archive.read(order) != _LITTLE):
+    if order is not None and (entries[order].file_size != len(LITTLE) or archive.read(order) != LITTLE):
         raise CheckpointError(name, "has numbers in another byte order than little")
     return archive.read(pickles[0])
 

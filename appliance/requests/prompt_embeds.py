@@ -1,14 +1,13 @@
 """Embeddings that a request has in place of a prompt: `prompt_embeds`, one tensor a prompt."""
 
 import asyncio
-import binascii
 from base64 import b64decode
 from collections.abc import Sequence
-from typing import Final, get_args
+from typing import Final
 
 import numpy as np
 
-from appliance.checkpoint.one_tensor import OneTensor, OneTensorError, read_tensor
+from appliance.checkpoint.one_tensor import OneTensorError, read_tensor
 from appliance.engine.given_embeds import is_finite
 from appliance.engine.prompt_embeds import EmbedsType, PromptEmbeds
 from appliance.engine.wire import MAX_MESSAGE_BYTES
@@ -60,11 +59,13 @@ class EmbedsReader:
         """Returns those of one prompt in base64. Raises ApiError 400."""
         try:
             tensor = read_tensor(b64decode(text, validate=True))
-            shape = self._checked(tensor.shape, where)
-            return self._finite(_embeds(tensor._replace(shape=shape, strides=tensor.strides[-2:])), where)
-        except (binascii.Error, ValueError) as error:
-            what = str(error) if isinstance(error, OneTensorError) else "it is no base64"
-            raise invalid(where, f"{where}: {what}", "invalid_value") from error
+        except OneTensorError as error:
+            raise invalid(where, f"{where}: {error}", "invalid_value") from error
+        except ValueError as error:
+            raise invalid(where, f"{where}: it is no base64", "invalid_value") from error
+        shape = self._checked(tensor.shape, where)
+        rows = tensor._replace(shape=shape, strides=tensor.strides[-2:]).rows()
+        return self._finite(PromptEmbeds(tensor.dtype, shape[1], rows), where)
 
     def of_array(self, array: np.ndarray, where: str) -> PromptEmbeds:
         """Returns those of an array of floats. Raises ApiError 400."""
@@ -92,9 +93,3 @@ class EmbedsReader:
         if not is_finite(embeds):
             raise invalid(where, f"{where}: a number is not finite", "invalid_value")
         return embeds
-
-
-def _embeds(tensor: OneTensor) -> PromptEmbeds:
-    data = tensor.rows()
-    dtype = next(each for each in get_args(EmbedsType) if each == tensor.dtype)
-    return PromptEmbeds(dtype, tensor.shape[1], data)

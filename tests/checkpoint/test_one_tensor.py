@@ -1,6 +1,7 @@
 """A tensor of a stranger: what torch and safetensors write is read, and nothing that it says is run."""
 
 import io
+import json
 import os
 import pickle
 import struct
@@ -77,8 +78,8 @@ def test_anything_else_is_refused(value: object, problem: str) -> None:
 
 @pytest.mark.parametrize("tensor", [torch.ones(2, 2, dtype=torch.int64), torch.ones(2, 2).double()])
 def test_other_numbers_are_refused(tensor: torch.Tensor) -> None:
-    with pytest.raises(OneTensorError, match="f32, f16 and bf16 are read"):
-        read_tensor(saved(tensor)).rows()
+    with pytest.raises(OneTensorError, match="f32, f16, bf16 are read"):
+        read_tensor(saved(tensor))
 
 
 @pytest.mark.parametrize(
@@ -110,6 +111,14 @@ def described(shape: tuple[object, ...], strides: tuple[object, ...], offset: ob
     return b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n(" + storage + sizes + b"\x89ccollections\nOrderedDict\n)RtR."
 
 
+# A dictionary whose one name is a tuple of two tuples, and so on, 60 deep: to hash it takes 2**60 steps.
+DOUBLED = (
+    b"\x80\x02ccollections\nOrderedDict\n)"
+    + b"".join(b"q%ch%c\x86" % (depth, depth) for depth in range(60))
+    + b"K\x01\x86\x85\x85R."
+)
+
+
 def test_the_description_above_is_one() -> None:
     data = np.arange(4, dtype=np.float32).tobytes()
     assert read_tensor(archive(described((2, 2), (2, 1)), data)).rows() == data
@@ -130,11 +139,49 @@ def test_the_description_above_is_one() -> None:
         b"\x80\x02r\xff\xff\xff\x7f.",
         b"K\x01" * 9000 + b".",
         b"",
+        DOUBLED,
     ],
 )
 def test_a_false_description_is_refused(description: bytes) -> None:
     with pytest.raises(OneTensorError):
         read_tensor(archive(description))
+
+
+def test_an_archive_that_zipfile_does_not_read_is_refused() -> None:
+    """Whatever zipfile raises of it, and these are not its own errors alone."""
+    good = archive(described((2, 2), (2, 1)))
+    name = good.rindex(b"archive/data.pkl")  # in the directory, 38 bytes after the flags, of which one is UTF-8
+    begin = len(good) - 6  # where the end of the archive tells how long the directory is from its beginning
+    for false in (
+        good[: name - 38] + b"\x00\x08" + good[name - 36 : name] + b"\xff" + good[name + 1 :],
+        good[:begin] + b"\xff\xff\xff\x00" + good[begin + 4 :],
+        good[:4] + good[5:],
+    ):
+        with pytest.raises(OneTensorError, match=r"no archive of torch\.save"):
+            read_tensor(false)
+    buffer = io.BytesIO(good)
+    with zipfile.ZipFile(buffer, "a") as written:
+        for number in range(64):
+            written.writestr(f"archive/{number}", b"")
+    with pytest.raises(OneTensorError, match="more than 64 entries"):
+        read_tensor(buffer.getvalue())
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        ({"dtype": "F32", "shape": [9] * 5000, "data_offsets": [0, 4]}, "3 axes"),
+        ({"dtype": "F32", "shape": [-1, 4], "data_offsets": [0, 4]}, "3 axes"),
+        ({"dtype": "F32", "shape": [2, 4], "data_offsets": [0, 4]}, "more numbers than it brings"),
+        ({"dtype": "I32", "shape": [1, 1], "data_offsets": [0, 4]}, "f32, f16, bf16 are read"),
+        ({"dtype": "F7", "shape": [1, 1], "data_offsets": [0, 4]}, "'F7'; f32, f16, bf16 are read"),
+        ({"dtype": ["F32"], "shape": [1, 1], "data_offsets": [0, 4]}, "header is not that of one tensor"),
+    ],
+)
+def test_a_false_header_is_refused(entry: dict[str, object], problem: str) -> None:
+    header = json.dumps({"a": entry}).encode()
+    with pytest.raises(OneTensorError, match=problem):
+        read_tensor(struct.pack("<Q", len(header)) + header + b"\x00" * 4)
 
 
 def test_what_is_compressed_or_in_another_byte_order_is_refused() -> None:
