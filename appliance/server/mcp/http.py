@@ -15,11 +15,12 @@ from appliance.server.mcp.events import EventParser
 from appliance.server.mcp.messages import (
     RpcMessage,
     ToolServerError,
+    message_of,
     notification_bytes,
-    read_message,
     reply_bytes,
     request_bytes,
     result_of,
+    too_long,
     version_of,
 )
 
@@ -27,6 +28,16 @@ _END_WITHIN_S: Final = 2.0
 _SESSION: Final = "mcp-session-id"
 _GONE: Final = 404  # the server does not know our session any more
 _ACCEPT: Final = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+FAILURES: Final = (httpx.HTTPError, httpx.InvalidURL)
+
+
+def unreachable(error: Exception) -> ToolServerError:
+    """error: of FAILURES."""
+    return ToolServerError(f"the server cannot be reached: {error or type(error).__name__}")
+
+
+def refusal(answer: httpx.Response) -> ToolServerError:
+    return ToolServerError(f"the server answered {answer.status_code}", answer.status_code, is_http=True)
 
 
 class HttpTransport:
@@ -53,9 +64,7 @@ class HttpTransport:
         number = self._num_sent
         async with aclosing(self._posted(request_bytes(number, method, params))) as messages:
             async for data in messages:
-                message = read_message(data)
-                if message is None:
-                    raise ToolServerError("the server's answer is no message of the protocol")
+                message = message_of(data)
                 if message.is_answer and message.id == number:
                     result = result_of(message)
                     if method == "initialize":
@@ -77,7 +86,7 @@ class HttpTransport:
         await self._client.aclose()
 
     async def _reply(self, message: RpcMessage) -> None:
-        if message.method is not None and message.id is not None:
+        if message.wants_reply:
             async for _ in self._posted(reply_bytes(message)):
                 continue
 
@@ -95,15 +104,15 @@ class HttpTransport:
                     whole = b"".join([part async for part in self._bounded(answer)])
                     if whole.strip():
                         yield whole
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise ToolServerError(f"the server cannot be reached: {error or type(error).__name__}") from error
+        except FAILURES as error:
+            raise unreachable(error) from error
 
     def _check(self, answer: httpx.Response) -> None:
         if answer.is_success:
             return
         if answer.status_code == _GONE and _SESSION in self._client.headers:
             self._is_closed = True  # the next use begins another session
-        raise ToolServerError(f"the server answered {answer.status_code}", answer.status_code, is_http=True)
+        raise refusal(answer)
 
     async def _bounded(self, answer: httpx.Response) -> AsyncIterator[bytes]:
         num_bytes = 0
@@ -111,7 +120,7 @@ class HttpTransport:
             self._last_heard = time.monotonic()
             num_bytes += len(part)
             if num_bytes > self._max_bytes:
-                raise ToolServerError(f"the server answered with more than {self._max_bytes} bytes")
+                raise too_long(self._max_bytes)
             yield part
 
     async def _events(self, answer: httpx.Response) -> AsyncIterator[bytes]:

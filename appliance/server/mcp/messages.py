@@ -35,6 +35,11 @@ class RpcMessage(msgspec.Struct):
     def is_answer(self) -> bool:
         return self.method is None and self.id is not None and (bytes(self.result) != b"" or self.error is not None)
 
+    @property
+    def wants_reply(self) -> bool:
+        """The server asks something of us."""
+        return self.method is not None and self.id is not None
+
 
 class _Greeting(msgspec.Struct):
     protocolVersion: str  # noqa: N815 - the protocol's name
@@ -83,6 +88,18 @@ def read_message(data: bytes) -> RpcMessage | None:
         return _DECODER.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
+
+
+def message_of(data: bytes) -> RpcMessage:
+    """Raises ToolServerError for what is no message."""
+    message = read_message(data)
+    if message is None:
+        raise ToolServerError("the server's answer is no message of the protocol")
+    return message
+
+
+def too_long(max_bytes: int) -> ToolServerError:
+    return ToolServerError(f"the server answered with more than {max_bytes} bytes")
 
 
 def result_of(message: RpcMessage) -> msgspec.Raw:

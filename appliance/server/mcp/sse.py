@@ -15,14 +15,16 @@ import httpx
 import msgspec
 
 from appliance.server.mcp.events import EventParser, ServerEvent
+from appliance.server.mcp.http import FAILURES, refusal, unreachable
 from appliance.server.mcp.messages import (
     ToolServerError,
+    message_of,
     notification_bytes,
-    read_message,
     reply_bytes,
     request_bytes,
-    result_of,
+    too_long,
 )
+from appliance.server.mcp.open_calls import OpenCalls
 
 _REPLY_WITHIN_S: Final = 10.0
 
@@ -35,8 +37,7 @@ class SseTransport:
         self._max_bytes = max_bytes
         self._client = httpx.AsyncClient(headers=headers, timeout=None, trust_env=False)
         self._endpoint: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._open: dict[int, asyncio.Future[msgspec.Raw]] = {}
-        self._num_sent = 0
+        self._calls = OpenCalls()
         self._is_closed = False
         self._last_heard = time.monotonic()
         self._reader = asyncio.create_task(self._read(), name="tool server")
@@ -61,16 +62,9 @@ class SseTransport:
         return self._last_heard
 
     async def request(self, method: str, params: dict[str, Any]) -> msgspec.Raw:
-        self._num_sent += 1
-        number = self._num_sent
-        answer: asyncio.Future[msgspec.Raw] = asyncio.get_running_loop().create_future()
-        self._open[number] = answer
-        try:
-            await self._post(request_bytes(number, method, params))
-            return await answer
-        finally:
-            del self._open[number]
-            answer.cancel()
+        with self._calls.begun() as call:
+            await self._post(request_bytes(call.number, method, params))
+            return await call.answer
 
     async def notify(self, method: str, params: dict[str, Any]) -> None:
         await self._post(notification_bytes(method, params))
@@ -78,8 +72,7 @@ class SseTransport:
     async def close(self) -> None:
         self._is_closed = True
         self._reader.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._reader
+        await asyncio.gather(self._reader, return_exceptions=True)
         await self._client.aclose()
 
     async def _post(self, body: bytes) -> None:
@@ -90,10 +83,9 @@ class SseTransport:
         try:
             async with self._client.stream("POST", url, content=body, headers=kind) as answer:
                 if not answer.is_success:
-                    message = f"the server answered {answer.status_code}"
-                    raise ToolServerError(message, answer.status_code, is_http=True)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise ToolServerError(f"the server cannot be reached: {error or type(error).__name__}") from error
+                    raise refusal(answer)
+        except FAILURES as error:
+            raise unreachable(error) from error
 
     async def _read(self) -> None:
         """Reads events until the stream ends; then what is open has failed."""
@@ -102,15 +94,13 @@ class SseTransport:
             await self._stream()
         except ToolServerError as error:
             reason = error
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            reason = ToolServerError(f"the server cannot be reached: {error or type(error).__name__}")
+        except FAILURES as error:
+            reason = unreachable(error)
         finally:
             self._is_closed = True
             if not self._endpoint.done():
                 self._endpoint.set_exception(reason)
-            for answer in self._open.values():
-                if not answer.done():
-                    answer.set_exception(reason)
+            self._calls.fail_all(str(reason))
             self._endpoint.exception()  # so that nobody complains of it where nobody waits
 
     async def _stream(self) -> None:
@@ -118,13 +108,13 @@ class SseTransport:
         async with self._client.stream("GET", self._url, headers={"accept": "text/event-stream"}) as answer:
             kind = answer.headers.get("content-type", "")
             if not answer.is_success or not kind.startswith("text/event-stream"):
-                raise ToolServerError(f"the server answered {answer.status_code}", answer.status_code, is_http=True)
+                raise refusal(answer)
             async for part in answer.aiter_bytes():
                 self._last_heard = time.monotonic()
                 for event in parser.feed(part):
                     await self._take(event)
                 if parser.num_waiting > self._max_bytes:
-                    raise ToolServerError(f"the server answered with more than {self._max_bytes} bytes")
+                    raise too_long(self._max_bytes)
 
     async def _take(self, event: ServerEvent) -> None:
         if event.name == "endpoint" and not self._endpoint.done():
@@ -133,21 +123,13 @@ class SseTransport:
             await self._take_message(event.data)
 
     async def _take_message(self, data: bytes) -> None:
-        message = read_message(data)
-        if message is None:
-            raise ToolServerError("the server's answer is no message of the protocol")
-        if message.method is not None and message.id is not None:
+        message = message_of(data)
+        if message.is_answer:
+            self._calls.take(message)
+        elif message.wants_reply:
             with suppress(ToolServerError, TimeoutError):
                 async with asyncio.timeout(_REPLY_WITHIN_S):
                     await self._post(reply_bytes(message))
-            return
-        waiting = self._open.get(message.id) if message.is_answer and isinstance(message.id, int) else None
-        if waiting is None or waiting.done():
-            return  # a notification, or the answer to what nobody waits for any more
-        try:
-            waiting.set_result(result_of(message))
-        except ToolServerError as error:
-            waiting.set_exception(error)
 
     def _own(self, named: bytes) -> str:
         """Returns the address that the server names. Raises ToolServerError for one of another origin."""

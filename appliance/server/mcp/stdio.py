@@ -19,14 +19,14 @@ import msgspec
 from appliance.base.log import fields, logger
 from appliance.base.prctl import end_with_parent
 from appliance.server.mcp.messages import (
-    RpcMessage,
     ToolServerError,
     notification_bytes,
     read_message,
     reply_bytes,
     request_bytes,
-    result_of,
+    too_long,
 )
+from appliance.server.mcp.open_calls import OpenCalls
 
 _log = logger("tools")
 _END_WITHIN_S: Final = 2.0  # after the end of its input, before it is killed
@@ -41,8 +41,7 @@ class StdioTransport:
     def __init__(self, process: Process, max_bytes: int) -> None:
         self._process = process
         self._max_bytes = max_bytes
-        self._waiting: dict[int, asyncio.Future[msgspec.Raw]] = {}
-        self._num_sent = 0
+        self._calls = OpenCalls()
         self._num_garbage = 0
         self._errors = ""
         self._last_heard = time.monotonic()
@@ -73,18 +72,13 @@ class StdioTransport:
         return self._last_heard
 
     async def request(self, method: str, params: dict[str, Any]) -> msgspec.Raw:
-        self._num_sent += 1
-        number = self._num_sent
-        answer: asyncio.Future[msgspec.Raw] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = answer
-        try:
-            await self._send(request_bytes(number, method, params))
-            return await answer
-        except asyncio.CancelledError:
-            await self._give_up(number)
-            raise
-        finally:
-            del self._waiting[number]
+        with self._calls.begun() as call:
+            try:
+                await self._send(request_bytes(call.number, method, params))
+                return await call.answer
+            except asyncio.CancelledError:
+                await self._give_up(call.number)
+                raise
 
     async def notify(self, method: str, params: dict[str, Any]) -> None:
         await self._send(notification_bytes(method, params))
@@ -144,18 +138,9 @@ class StdioTransport:
         if message is None:
             self._num_garbage += bool(line.strip())
         elif message.is_answer:
-            self._answer(message)
-        elif message.method is not None and message.id is not None:
+            self._calls.take(message)
+        elif message.wants_reply:
             await self._send(reply_bytes(message))
-
-    def _answer(self, message: RpcMessage) -> None:
-        waiting = self._waiting.get(message.id) if isinstance(message.id, int) else None
-        if waiting is None or waiting.done():
-            return
-        try:
-            waiting.set_result(result_of(message))
-        except ToolServerError as error:
-            waiting.set_exception(error)
 
     async def _line(self) -> bytes | None:
         """Returns None at the end. A line that is too long is thrown away as it comes, and its own call fails."""
@@ -178,13 +163,9 @@ class StdioTransport:
 
     def _refuse_long(self, head: bytes) -> None:
         """`head`: its beginning, which has the number of the call. Raises ToolServerError where it has none."""
-        problem = f"the server answered with more than {self._max_bytes} bytes"
-        number = _ID.search(head)
-        waiting = self._waiting.get(int(number[1])) if number else None
-        if waiting is None:
-            raise ToolServerError(problem)
-        if not waiting.done():
-            waiting.set_exception(ToolServerError(problem))
+        problem, number = too_long(self._max_bytes), _ID.search(head)
+        if number is None or not self._calls.fail(int(number[1]), str(problem)):
+            raise problem
 
     async def _read_errors(self) -> None:
         reader = self._process.stderr
@@ -194,9 +175,7 @@ class StdioTransport:
 
     def _fail(self, reason: str) -> None:
         self._is_closed = True
-        for waiting in self._waiting.values():
-            if not waiting.done():
-                waiting.set_exception(ToolServerError(reason))
+        self._calls.fail_all(reason)
 
 
 def _kill_group(pid: int) -> None:
