@@ -107,9 +107,9 @@ def boot(
         collects_parts=plan.serving.has_detailed_traces,
         rounds=_rounds(lockstep, backend, config),
     )
-    if plan.adapters is not None:
-        serve_adapters(loop, plan.adapters.served)
     _wait_for_replicas(lockstep, phases)
+    if plan.adapters is not None:
+        serve_adapters(loop, plan.adapters.served)  # their checks are steps
     return loop
 
 
