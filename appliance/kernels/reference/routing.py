@@ -76,11 +76,10 @@ def mixture(
 ) -> torch.Tensor:
     """x f32 [T, D] -> f32 [T, D], summed in the order of experts; or of a rank's own experts [T, k * D], their outputs
     apart. adapted: the adapters of the rows, of an operator with places for them."""
+    if op.own is not None:
+        return outputs_apart(op, x, chosen, factors, weights, activation_groups, adapted).flatten(1)
     out = torch.zeros(len(x), op.out.width)
     for rows, place, result in _results(op, x, chosen, factors, weights, activation_groups, adapted):
-        if op.own is not None:
-            out.view(len(x), op.num_chosen, op.out_width)[rows, place] = result
-            continue
         out[rows] += result if op.weigh_input else factors[rows, place][:, None] * result
     return out
 
@@ -92,10 +91,11 @@ def outputs_apart(
     factors: torch.Tensor,
     weights: Weights,
     activation_groups: Mapping[str, int],
+    adapted: AdaptedRows | None = None,
 ) -> torch.Tensor:
     """Returns what the own experts make of each choice, f32 [T, k, D], before the factor."""
     out = torch.zeros(len(x), op.num_chosen, op.out_width)
-    for rows, place, result in _results(op, x, chosen, factors, weights, activation_groups, None):
+    for rows, place, result in _results(op, x, chosen, factors, weights, activation_groups, adapted):
         out[rows, place] = result
     return out
 
