@@ -26,9 +26,13 @@ class ReplicaWeights:
     async def replace(self, update: WeightUpdate) -> dict[int, WeightStats]:
         """Has all replicas that take requests read and check new weights, and then put them in place; returns what each
         has. Raises RequestFailedError with the reason of one that cannot, and its number; then all keep those before.
+        A caller that is cancelled leaves it to its end: replicas that have read wait for each other's word.
         """
         if update.path is None:
             raise RequestFailedError(ErrorKind.INTERNAL, "several replicas take weights of a checkpoint, not tensors")
+        return await asyncio.shield(self._replace(update))
+
+    async def _replace(self, update: WeightUpdate) -> dict[int, WeightStats]:
         async with self._turn:
             there = [each for each in self._replicas if each.takes_requests]
             await self._stage(there, update)
