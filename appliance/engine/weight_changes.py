@@ -118,7 +118,12 @@ class WeightChanges:
             time.sleep(seconds)  # what it waits for comes as a message
 
     def close(self) -> None:
+        """Ends, before the executable is closed. New weights that are not in place yet are forgotten when they are
+        read, for which it waits."""
         self._worker.shutdown(wait=False, cancel_futures=True)
+        self._staging.close()
+        if self._change is not None:
+            self._change.staging.add_done_callback(_forget)
 
     def _begin(self, client: bytes, message: UpdateWeights) -> _Change:
         began, digest = self._clock(), self.stats.digest or ""
@@ -168,6 +173,11 @@ class WeightChanges:
             _log.warning("new weights were refused", extra=fields(reason=outcome))
         progress.answers.append((change.client, change.message.call_id, outcome))
         progress.released = self._gate.open()
+
+
+def _forget(staging: Future[StagedUpdate]) -> None:
+    if not staging.cancelled() and staging.exception() is None:
+        staging.result().weights.close()
 
 
 def no_sleep(message: UtilityRequest, weights: WeightChanges | None) -> str | None:

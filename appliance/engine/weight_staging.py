@@ -11,6 +11,7 @@ from typing import Protocol, runtime_checkable
 from appliance.base.errors import ApplianceError
 from appliance.base.log import logger
 from appliance.engine.weight_messages import WeightUpdate
+from appliance.kernels.errors import ExecutableError
 from appliance.kernels.interface import Executable
 from appliance.kernels.updates import StagedWeights, Updates
 from appliance.loading.updates import NewWeights, OtherWeights
@@ -37,6 +38,9 @@ class Staging(Protocol):
     def drop(self) -> None:
         """Forgets, between two steps, what was read of an update that is refused."""
 
+    def close(self) -> None:
+        """Waits until this process reads nothing: that needs the executable, which is closed next."""
+
 
 @runtime_checkable
 class StagesTogether(Protocol):
@@ -53,6 +57,7 @@ class OwnStaging:
         assert isinstance(executable, Updates), "its kernel set takes other weights"
         self._executable: Updates = executable
         self._source = source
+        self._reading, self._is_closed = threading.Lock(), False
 
     def begin(self, update: WeightUpdate, digest_before: str) -> Callable[[], StagedUpdate]:
         return lambda: self._stage(update, digest_before)
@@ -60,10 +65,14 @@ class OwnStaging:
     def drop(self) -> None:
         """Does nothing: what was read was closed."""
 
+    def close(self) -> None:
+        with self._reading:
+            self._is_closed = True
+
     def _stage(self, update: WeightUpdate, digest_before: str) -> StagedUpdate:
         staged: StagedWeights | None = None
         try:
-            with self._opened(update, digest_before) as new:
+            with self._reading, self._opened(update, digest_before) as new:
                 staged = self._executable.stage_weights(new.weights)
         except BaseException:
             if staged is not None:
@@ -73,6 +82,8 @@ class OwnStaging:
 
     @contextmanager
     def _opened(self, update: WeightUpdate, digest_before: str) -> Iterator[NewWeights]:
+        if self._is_closed:
+            raise ExecutableError("the engine ends")
         self._source.check_adapters()
         if update.path is not None:
             opened = self._source.of_checkpoint(Path(update.path), update.sha256)

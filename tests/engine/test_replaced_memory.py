@@ -1,13 +1,19 @@
 """Weights that were replaced, in the memory that they have: beside a file of kept weights, and through a sleep."""
 
+import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from appliance.engine.messages import UtilityRequest
 from appliance.engine.weight_messages import WeightStats
+from appliance.kernels.cpu.kernel_set import CpuExecutable
 from appliance.kernels.cpu.packed_file import PackedFile
+from appliance.kernels.cpu.staged_weights import StagedPack
+from appliance.kernels.layout import CanonicalWeight
 from tests.engine.test_weight_changes import Answers, answer, engine_of, known, models
+from tests.server.harness import wait_until
 
 __all__ = ["models"]
 
@@ -60,3 +66,43 @@ def test_a_sleep_waits_for_no_update(kernel_set: str, models: dict[str, Path], t
         assert "wake_up" in str(answers.updated("v", path=str(models["a"])))
         engine.send(UtilityRequest(call_id="w", method="wake_up"))
         assert answer(engine, 0) == expected
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_an_engine_that_closes_ends_what_reads_new_weights_and_gives_their_memory_back(
+    is_read: bool, models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading looks at the old weights, whose memory is freed then."""
+    may_read, reads, staged, closed = threading.Event(), threading.Event(), list[StagedPack](), list[StagedPack]()
+    stage, close = CpuExecutable.stage_weights, StagedPack.close
+
+    def read(executable: CpuExecutable, weights: Mapping[str, CanonicalWeight]) -> StagedPack:
+        reads.set()
+        assert may_read.wait(10.0)
+        staged.append(stage(executable, weights))
+        return staged[0]
+
+    def forget(pack: StagedPack) -> None:
+        close(pack)
+        closed.append(pack)
+
+    monkeypatch.setattr(CpuExecutable, "stage_weights", read)
+    monkeypatch.setattr(StagedPack, "close", forget)
+    engine = engine_of(models["a"], tmp_path)
+    answers = Answers(engine)
+    answers.ask("open", 0, max_tokens=400, ignore_eos=True)
+    answers.read()
+    answers.update("u", path=str(models["b"]))
+    answers.read()
+    assert reads.wait(10.0)
+    if is_read:
+        may_read.set()
+        answers.read_until_held()
+    closing = threading.Thread(target=engine.close)
+    closing.start()
+    closing.join(0.0 if is_read else 0.2)
+    assert is_read or closing.is_alive()
+    may_read.set()
+    closing.join(10.0)
+    wait_until(lambda: bool(closed), "memory that is given back", 10.0)
+    assert closed == staged

@@ -217,4 +217,6 @@ def _serve(link: Link, first: Load) -> None:
     link.say(Loaded(dict(loaded.executable.memory_bytes), few_logits))
     while follower.handle(link.hear()):
         link.num_handled += 1
+    if weights is not None:
+        weights.close()
     loaded.executable.close()

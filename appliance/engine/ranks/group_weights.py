@@ -41,6 +41,9 @@ class GroupStaging:
     def drop(self) -> None:
         self._others.send(DropWeights())
 
+    def close(self) -> None:
+        self._own.close()
+
     def _stage(self, read: Callable[[], StagedUpdate]) -> StagedUpdate:
         """Raises RankWeightsError where another rank cannot take the weights, and what the leader's own raise."""
         try:

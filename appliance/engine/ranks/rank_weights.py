@@ -31,6 +31,11 @@ class RankWeights:
                 if (staged := self._take()) is not None:
                     staged.weights.close()
 
+    def close(self) -> None:
+        """Ends, before the executable is closed; waits for what is being read."""
+        self._worker.shutdown(wait=False, cancel_futures=True)
+        self._staging.close()
+
     def _take(self) -> StagedUpdate | None:
         """Returns what was read, once it was, if anything was."""
         staged, self._staged = self._staged, None
