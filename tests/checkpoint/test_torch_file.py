@@ -116,10 +116,20 @@ def compressed(path: Path) -> None:
             file.writestr(name, data)
 
 
+def in_no_text(path: Path) -> None:
+    """Says that a name is in UTF-8, and it is not."""
+    archive(path, b"")
+    data = bytearray(path.read_bytes())
+    name = data.rindex(b"archive/data.pkl")  # in the directory, where the flags lie 38 bytes before it
+    data[name - 37], data[name] = 8, 255
+    path.write_bytes(data)
+
+
 BROKEN: dict[str, tuple[Any, str]] = {
     "cut off": (cut, "is not an archive of PyTorch"),
     "compressed": (compressed, "is compressed, and cannot be mapped"),
     "columns first": (saved({"a": torch.ones(3, 4).T}), "tensor 'a' does not lie row by row"),
+    "a name in no text": (in_no_text, "is not an archive of PyTorch"),
     "a number": (saved({"a": 1}), "'a' is not a tensor"),
     "a list": (saved([torch.ones(3)]), "does not hold a dictionary of tensors"),
     "an old file": (lambda path: torch.save(TENSORS, path, _use_new_zipfile_serialization=False), "is not an archive"),

@@ -1,9 +1,13 @@
 """The block pool: LRU order, which blocks are reused first, and which stay in the prefix cache."""
 
+from itertools import product
+
 import pytest
 
 from appliance.engine.core.block_pool import BlockPool, OutOfBlocksError
-from appliance.engine.core.prefix_cache import HASHERS, Hasher, Sha256CborHasher
+from appliance.engine.core.prefix_cache import HASHERS, Hasher, PrefixNamespace, Sha256CborHasher
+
+PLAIN = PrefixNamespace()
 
 
 def test_least_recently_freed_goes_first_and_deepest_first_among_equals() -> None:
@@ -77,20 +81,23 @@ def test_invariants_catch_a_leak() -> None:
 
 @pytest.mark.parametrize("hasher", [make() for make in HASHERS.values()], ids=HASHERS)
 def test_hash_chains_tell_prefixes_and_namespaces_apart(hasher: Hasher) -> None:
-    names = ((None, None), ("a", None), (None, "a"), ("a", "a"), (None, ""))
-    assert len({hasher.first(*each, [1, 2]) for each in names}) == 5
-    one = hasher.first(None, None, [1, 2])
-    assert one == hasher.first(None, None, [1, 2])
-    assert len({one, hasher.first(None, None, [2, 1]), hasher.extend(one, [1, 2]), hasher.extend(one, [3, 4])}) == 4
+    told = [PrefixNamespace(*each) for each in product((None, "a", ""), repeat=3)]
+    assert len({hasher.first(each, [1, 2]) for each in told}) == len(told) == 27
+    one = hasher.first(PLAIN, [1, 2])
+    assert one == hasher.first(PLAIN, [1, 2])
+    apart = [one, hasher.first(PLAIN, [2, 1]), hasher.extend(one, [1, 2]), hasher.extend(one, [3, 4])]
+    apart += [hasher.first(PLAIN, [1, 2], embeds) for embeds in (b"a", b"b")]
+    apart += [hasher.extend(one, [1, 2], embeds) for embeds in (b"a", b"b")]
+    assert len(set(apart)) == 8
 
 
 def test_hashes_of_sha256_cbor_are_those_of_vllm() -> None:
     """What sha256 gives of cbor2.dumps(..., canonical=True) of the tuples that vLLM's hash_block_tokens has under
     PYTHONHASHSEED=0: (parent or sha256 of cbor of "0", tokens, (salt,) or None)."""
     hasher = Sha256CborHasher()
-    one = hasher.first(None, None, [1, 0x17, 0x18, 0xFFF, 0x25100])
+    one = hasher.first(PLAIN, [1, 0x17, 0x18, 0xFFF, 0x25100])
     two = hasher.extend(one, [5, 1 << 20])
-    salted = hasher.first(None, "salt", [1])
+    salted = hasher.first(PrefixNamespace(salt="salt"), [1])
     assert [each.hex() for each in (one, two, salted) if isinstance(each, bytes)] == [
         "4ea404903b120749a5a10606310880845b97413f7299aab8afae891a5cc06a7c",
         "1876437380ae1cdbd7cb6a4f4bd7c153d3c33694778723f022637473f2ed6e03",

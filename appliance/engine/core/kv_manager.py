@@ -12,7 +12,7 @@ from dataclasses import replace
 from appliance.engine.core.block_pool import BlockHash, BlockName, BlockPool
 from appliance.engine.core.cached_prefix import CachedPrefix
 from appliance.engine.core.draft_states import DraftStates
-from appliance.engine.core.prefix_cache import Hasher
+from appliance.engine.core.prefix_cache import Hasher, PrefixNamespace
 from appliance.engine.core.sequence import Sequence
 from appliance.engine.core.snapshots import Snapshots, boundaries
 from appliance.engine.given_embeds import digest_of
@@ -368,7 +368,8 @@ class KvManager:
         assert self._hasher is not None
         request = sequence.request
         adapter = None if request.adapter is None else request.adapter.namespace
-        return self._hasher.first(adapter, request.message.cache_salt, token_ids, self.weights, embeds)
+        namespace = PrefixNamespace(adapter, request.message.cache_salt, self.weights)
+        return self._hasher.first(namespace, token_ids, embeds)
 
     def _hash(self, sequence: Sequence, index: int) -> BlockHash:
         hashes = sequence.block_hashes

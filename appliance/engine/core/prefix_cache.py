@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Protocol
 
@@ -10,21 +11,23 @@ from appliance.engine.core.block_pool import BlockHash
 from appliance.plan.types import HashAlgorithm
 
 
+@dataclass(frozen=True, slots=True)
+class PrefixNamespace:
+    """What prefixes must have in common to be one, beside their tokens. adapter: its digest. salt: a client's own.
+    weights: the digest of weights that replaced the planned ones; None: these are the planned ones."""
+
+    adapter: str | None = None
+    salt: str | None = None
+    weights: str | None = None
+
+
 class Hasher(Protocol):
     """`first` hashes the first block of a namespace; `extend` hashes a prefix that is one block longer.
 
-    weights: the digest of weights that replaced the planned ones; None: these are the planned ones. embeds: the digest
-    of the embeddings that the block's first tokens have in place of ids; None: there are none.
+    embeds: the digest of the embeddings that the block's first tokens have in place of ids; None: there are none.
     """
 
-    def first(
-        self,
-        adapter: str | None,
-        salt: str | None,
-        token_ids: Sequence[int],
-        weights: str | None = None,
-        embeds: bytes | None = None,
-    ) -> BlockHash: ...
+    def first(self, namespace: PrefixNamespace, token_ids: Sequence[int], embeds: bytes | None = None) -> BlockHash: ...
 
     def extend(self, parent: BlockHash, token_ids: Sequence[int], embeds: bytes | None = None) -> BlockHash: ...
 
@@ -32,15 +35,8 @@ class Hasher(Protocol):
 class BuiltinHasher:
     """Python's tuple hash: 64 bits, fast, not proof against a deliberate collision."""
 
-    def first(
-        self,
-        adapter: str | None,
-        salt: str | None,
-        token_ids: Sequence[int],
-        weights: str | None = None,
-        embeds: bytes | None = None,
-    ) -> BlockHash:
-        return self.extend(hash((adapter, salt, weights)), token_ids, embeds)
+    def first(self, namespace: PrefixNamespace, token_ids: Sequence[int], embeds: bytes | None = None) -> BlockHash:
+        return self.extend(hash((namespace.adapter, namespace.salt, namespace.weights)), token_ids, embeds)
 
     def extend(self, parent: BlockHash, token_ids: Sequence[int], embeds: bytes | None = None) -> BlockHash:
         return hash((parent, tuple(token_ids)) if embeds is None else (parent, tuple(token_ids), embeds))
@@ -49,16 +45,10 @@ class BuiltinHasher:
 class Sha256Hasher:
     """SHA-256 of the parent's digest, the tokens as 32-bit words, and the digest of embeddings if there are any."""
 
-    def first(
-        self,
-        adapter: str | None,
-        salt: str | None,
-        token_ids: Sequence[int],
-        weights: str | None = None,
-        embeds: bytes | None = None,
-    ) -> BlockHash:
+    def first(self, namespace: PrefixNamespace, token_ids: Sequence[int], embeds: bytes | None = None) -> BlockHash:
         digest = sha256(b"appliance-prefix-v1")
-        for part in (adapter, salt) if weights is None else (adapter, salt, weights):
+        named = namespace.adapter, namespace.salt
+        for part in named if namespace.weights is None else (*named, namespace.weights):
             encoded = b"-" if part is None else b"+" + part.encode()
             digest.update(len(encoded).to_bytes(8, "little") + encoded)
         return self.extend(digest.digest(), token_ids, embeds)
@@ -79,16 +69,10 @@ class Sha256CborHasher:
     def __init__(self) -> None:
         self._none = sha256(cbor("0")).digest()
 
-    def first(
-        self,
-        adapter: str | None,
-        salt: str | None,
-        token_ids: Sequence[int],
-        weights: str | None = None,
-        embeds: bytes | None = None,
-    ) -> BlockHash:
-        keys: tuple[CborValue, ...] = (*(() if adapter is None else ((adapter,),)), *(() if salt is None else (salt,)))
-        keys += () if weights is None else (("weights", weights),)
+    def first(self, namespace: PrefixNamespace, token_ids: Sequence[int], embeds: bytes | None = None) -> BlockHash:
+        keys: tuple[CborValue, ...] = () if namespace.adapter is None else ((namespace.adapter,),)
+        keys += () if namespace.salt is None else (namespace.salt,)
+        keys += () if namespace.weights is None else (("weights", namespace.weights),)
         keys += () if embeds is None else (("embeds", embeds),)
         return sha256(cbor((self._none, tuple(token_ids), keys or None))).digest()
 
