@@ -1,18 +1,17 @@
 """The tensors that a loader of the operator's own reads. What it answers is checked."""
 
-import threading
+from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
 
 from appliance.checkpoint.custom import CustomLoader
 from appliance.checkpoint.facts import ModelFacts, TensorFacts
+from appliance.checkpoint.last_read import LastRead
 from appliance.checkpoint.reader import Bytes
 from appliance.checkpoint.storage import NUMPY_TYPES
 
-_KEPT: Final = 2  # tensors that are read piece by piece, and not asked for again for each piece
 _BITS: Final = ("bf16", "f8_e4m3", "f8_e5m2")  # NumPy has no such types: any of their size will do
 
 
@@ -22,33 +21,18 @@ class CustomTensors:
     def __init__(self, facts: ModelFacts) -> None:
         self._loader = CustomLoader(Path(facts.root), facts.loader)
         self._tensors = {part.name: part for tensor in facts.tensors for part in tensor.parts}
-        self._kept: dict[str, Bytes] = {}
-        self._lock = threading.Lock()  # several threads may read weights
+        self._last = LastRead()
 
     def read(self, name: str) -> Bytes:
-        with self._lock:
-            if name not in self._kept:
-                while len(self._kept) >= _KEPT:
-                    del self._kept[next(iter(self._kept))]
-                self._kept[name] = _checked(self._loader, self._tensors[name])
-            return self._kept[name]
+        return self._last.read(name, partial(_checked, self._loader, self._tensors[name]))
 
     def will_need(self, name: str) -> None:
         """Does nothing: the loader is asked when its tensor is needed."""
 
     def release(self, name: str, start: int, stop: int) -> None:
         """Forgets a tensor with its last byte."""
-        with self._lock:
-            if stop >= self._tensors[name].size_bytes:
-                self._kept.pop(name, None)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._kept.clear()
+        if stop >= self._tensors[name].size_bytes:
+            self._last.forget(name)
 
 
 def _checked(loader: CustomLoader, tensor: TensorFacts) -> Bytes:

@@ -1,9 +1,8 @@
 """Random numbers in place of a checkpoint's tensors, spread as a model's weights are before it is trained."""
 
 import hashlib
-import threading
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import prod
 from types import MappingProxyType
 from typing import Final
@@ -12,6 +11,7 @@ import numpy as np
 
 from appliance.checkpoint.config import text_config
 from appliance.checkpoint.facts import ModelFacts, TensorFacts
+from appliance.checkpoint.last_read import LastRead
 from appliance.layers.spec import WeightSource
 from appliance.loading.formats.bits import Array
 from appliance.loading.formats.dense import narrow
@@ -19,7 +19,6 @@ from appliance.loading.formats.dense import narrow
 _POOL: Final = 2_097_143  # a prime, so that no two rows of a matrix begin at the same place of the pool
 _SPREAD: Final = 0.02  # of most configs of transformers that state none
 _TIME_STEPS: Final = ("dt_bias", "dt_proj.bias")
-_KEPT: Final = 2  # tensors that are read piece by piece, and not made again for each piece
 
 
 class RandomTensors:
@@ -35,17 +34,11 @@ class RandomTensors:
         self._zero_means_one = {source.tensor for source in sources if source.transform == "add_one"}
         self._spread = float(text_config(facts.config).get("initializer_range") or _SPREAD)
         self._seed = seed
-        self._kept: dict[str, Array] = {}
-        self._lock = threading.Lock()  # several threads may read weights
+        self._last = LastRead()
 
     def read(self, name: str) -> Array:
         """Returns the bytes, uint8 [size_bytes]."""
-        with self._lock:
-            if name not in self._kept:
-                if len(self._kept) >= _KEPT:
-                    del self._kept[next(iter(self._kept))]
-                self._kept[name] = self._make(self._tensors[name])
-            return self._kept[name]
+        return self._last.read(name, partial(self._make, self._tensors[name]))
 
     def will_need(self, name: str) -> None:
         """Does nothing: there is no file to read ahead."""
