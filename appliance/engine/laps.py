@@ -9,7 +9,8 @@ from appliance.kernels.interface import StepInputs
 class Laps:
     """Is called when a step begins and ends, and when each of its phases has ended.
 
-    scheduler_s, model_s: of the last step, until the phase "schedule" ended and in the call of the model.
+    scheduler_s, model_s: of the last step. The first is until the phase "schedule" ended, after a model's drafts
+    where it drafts; the second is in the call of the model.
     """
 
     def __init__(self) -> None:
@@ -25,6 +26,8 @@ class Laps:
         if phase == "schedule":
             self.scheduler_s = time.perf_counter() - self._begun
             self.model_s = 0.0
+        elif phase == "draft":  # a model drafted before the step is scheduled
+            self._begun = time.perf_counter()
         elif phase == "prepare":
             self._prepared = time.perf_counter()
 

@@ -4,7 +4,7 @@ import msgspec
 
 
 class PartSeconds(msgspec.Struct, frozen=True, array_like=True):
-    """It has the seconds of the engine's parts, summed over the steps in which a request ran, with whomever."""
+    """Seconds of the engine's parts, summed over the steps in which a request ran, with whomever."""
 
     scheduler: float = 0.0  # taking in messages and choosing what the step runs
     forward: float = 0.0  # the call of the model; where it only starts a device's work, until that is started

@@ -44,7 +44,8 @@ class EngineArgs:
     @classmethod
     def from_cli_args(cls, args: argparse.Namespace) -> Self:
         """Takes the engine's arguments from what such a parser has read; a program's own are left."""
-        return cls(**{name: value for name, value in vars(args).items() if name in known_names()})
+        known = known_names()
+        return cls(**{name: value for name, value in vars(args).items() if name in known})
 
     def prepare(self, progress: Progress | None = None) -> Prepared:
         """Plans the engine on this machine. Raises EngineArgumentError, and what `prepare` raises."""

@@ -74,8 +74,7 @@ class GpuExecutable:
         self._packs, self._by_head = {False: parts.pack, True: float8_or(parts.pack)}, head_matrices(program)
         self._rounded = rounded_weights(program) if numerics.quantize_activations else frozenset()
         self._asleep: dict[str, PutAway] = {}  # "weights", "adapters", "caches"
-        self._layers = HostLayers(program, execution.placement.streamed_layers, device)
-        stream = WeightStream(device)
+        self._layers, stream = HostLayers(program, execution.placement.streamed_layers, device), WeightStream(device)
         for name in weights:  # in this order, in which they are read ahead
             if name in matrices:
                 self._matrices[name] = self._layers.taken(name, self._loaded(name, weights, stream))
