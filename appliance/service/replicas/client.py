@@ -1,7 +1,7 @@
 """Several replicas as the front ends see them: one client, which chooses the replica of each request."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from appliance.engine.adapter_messages import AdapterReport
 from appliance.engine.messages import ErrorKind
@@ -23,12 +23,15 @@ from appliance.service.text_side import TextSide
 class ReplicaClient:
     """Does what an EngineClient does, over all replicas that take requests. Limits hold over all together."""
 
-    def __init__(self, replicas: Sequence[Replica], limits: AdmissionLimits) -> None:
+    def __init__(
+        self, replicas: Sequence[Replica], limits: AdmissionLimits, when_behind: Callable[[Replica], None]
+    ) -> None:
+        """when_behind: as of ReplicaWeights."""
         self.policy: RequestPolicy = OpenPolicy()
         self._replicas = tuple(replicas)
         self._max_waiting = limits.max_waiting
         self._requests = itertools.count(1)
-        self.weights = ReplicaWeights(self._replicas)
+        self.weights = ReplicaWeights(self._replicas, when_behind)
 
     @property
     def num_open_requests(self) -> int:

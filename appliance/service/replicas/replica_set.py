@@ -62,7 +62,8 @@ class ReplicaSet:
             number: self._supervisor(number, paths.plan, plan, first if number == numbers[0] else None)
             for number in numbers
         }
-        self.client = ReplicaClient(tuple(self._replicas.values()), AdmissionLimits.of(plan.scheduler))
+        replicas, limits = tuple(self._replicas.values()), AdmissionLimits.of(plan.scheduler)
+        self.client = ReplicaClient(replicas, limits, self._begin_renewal)
         self.health = SetHealth(lambda: {number: each.health for number, each in self._supervisors.items()})
 
     @property
@@ -226,8 +227,12 @@ class ReplicaSet:
             replica.forget()
             self.client.weights.is_gone(replica)
         elif isinstance(event, Health) and replica.is_outdated:
-            self._renewals[number] = asyncio.create_task(self._renew(number), name=f"weights of engine {number}")
+            self._begin_renewal(replica)
         self._listener(number, event)
+
+    def _begin_renewal(self, replica: Replica) -> None:
+        number = replica.number
+        self._renewals[number] = asyncio.create_task(self._renew(number), name=f"weights of engine {number}")
 
     async def _renew(self, number: int) -> None:
         """Gives an engine that is back the weights of the others. One that cannot take them says why and stays away."""

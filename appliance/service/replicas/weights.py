@@ -1,8 +1,7 @@
 """New weights of several replicas: all that are there take them, or none does; those that come back get them first."""
 
 import asyncio
-import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -18,8 +17,9 @@ _log = logger("service")
 class ReplicaWeights:
     """The weights that all replicas have to have; one with others gets no requests."""
 
-    def __init__(self, replicas: Sequence[Replica]) -> None:
-        self._replicas = replicas
+    def __init__(self, replicas: Sequence[Replica], when_behind: Callable[[Replica], None]) -> None:
+        """when_behind: is called with one that is there and has other weights than the others, to have it renewed."""
+        self._replicas, self._when_behind = replicas, when_behind
         self._last: WeightUpdate | None = None  # None: those of the plan
         self._turn = asyncio.Lock()
 
@@ -46,9 +46,8 @@ class ReplicaWeights:
             for each in self._replicas:
                 each.is_outdated = each.number not in found
         for each in self._replicas:
-            if each.is_outdated and each.client.intake.is_open:  # it came back meanwhile
-                with contextlib.suppress(RequestFailedError):
-                    await self.renew(each)
+            if each.is_outdated and each.client.intake.is_open:  # it came back meanwhile, or did not take them
+                self._when_behind(each)
         return found
 
     async def renew(self, replica: Replica) -> None:
