@@ -2,12 +2,13 @@
 
 import asyncio
 from base64 import b64decode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
 
-from appliance.checkpoint.one_tensor import OneTensorError, read_tensor
+from appliance.checkpoint.one_tensor import OneTensor, OneTensorError, read_tensor
+from appliance.checkpoint.storage import stored_bytes
 from appliance.engine.given_embeds import is_finite
 from appliance.engine.prompt_embeds import EmbedsType, PromptEmbeds
 from appliance.engine.wire import MAX_MESSAGE_BYTES
@@ -17,7 +18,6 @@ from appliance.requests.fields import CompletionFields
 
 FIELD: Final = "prompt_embeds"
 MOST_BYTES: Final = MAX_MESSAGE_BYTES - (4 << 20)  # of one prompt: it goes to the engine in one message
-INLINE_CHARACTERS: Final = 100_000  # of base64, about a millisecond
 
 
 class EmbedsReader:
@@ -27,18 +27,14 @@ class EmbedsReader:
         self._model = model
 
     async def read(self, fields: CompletionFields) -> list[PromptEmbeds]:
-        """Returns those of each prompt that has some; in a thread if they are many. Raises ApiError 400."""
+        """Returns those of each prompt that has some. Raises ApiError 400. It reads in a thread: a text of a few
+        characters can repeat a row many times."""
         given = fields.prompt_embeds
         if not given:
             return []
         self.check_fields(fields)
         texts = {FIELD: given} if isinstance(given, str) else {f"{FIELD}[{at}]": each for at, each in enumerate(given)}
-
-        def read() -> list[PromptEmbeds]:
-            return [self.decoded(text, where) for where, text in texts.items()]
-
-        is_long = sum(map(len, texts.values())) > INLINE_CHARACTERS
-        return await asyncio.to_thread(read) if is_long else read()
+        return await asyncio.to_thread(self._decoded, texts)
 
     def check_fields(self, fields: CompletionFields) -> None:
         """Raises ApiError 400 where the model takes no embeddings, or a field asks for what they do not have."""
@@ -55,17 +51,20 @@ class EmbedsReader:
             message = "a prompt of embeddings has no tokens whose log-probabilities there could be"
             raise invalid("prompt_logprobs", message, "invalid_value")
 
-    def decoded(self, text: str, where: str) -> PromptEmbeds:
-        """Returns those of one prompt in base64. Raises ApiError 400."""
-        try:
-            tensor = read_tensor(b64decode(text, validate=True))
-        except OneTensorError as error:
-            raise invalid(where, f"{where}: {error}", "invalid_value") from error
-        except ValueError as error:
-            raise invalid(where, f"{where}: it is no base64", "invalid_value") from error
-        shape = self._checked(tensor.shape, where)
-        rows = tensor._replace(shape=shape, strides=tensor.strides[-2:]).rows()
-        return self._finite(PromptEmbeds(tensor.dtype, shape[1], rows), where)
+    def _decoded(self, texts: Mapping[str, str]) -> list[PromptEmbeds]:
+        """Returns those of texts in base64, by where these are. Raises ApiError 400, also where all of them together
+        are more than the texts can bring and one prompt may have."""
+        room, found = max(MOST_BYTES, sum(map(len, texts.values()))), []
+        for where, text in texts.items():
+            tensor = _tensor(text, where)
+            tokens, width = self._checked(tensor.shape, where)
+            room -= stored_bytes(tensor.dtype, (tokens, width))
+            if room < 0:
+                message = f"{where}: rows that are repeated have more than {MOST_BYTES >> 20} MiB in all prompts"
+                raise invalid(where, message, "invalid_value")
+            rows = tensor._replace(shape=(tokens, width), strides=tensor.strides[-2:]).rows()
+            found.append(self._finite(PromptEmbeds(tensor.dtype, width, rows), where))
+        return found
 
     def of_array(self, array: np.ndarray, where: str) -> PromptEmbeds:
         """Returns those of an array of floats. Raises ApiError 400."""
@@ -93,3 +92,12 @@ class EmbedsReader:
         if not is_finite(embeds):
             raise invalid(where, f"{where}: a number is not finite", "invalid_value")
         return embeds
+
+
+def _tensor(text: str, where: str) -> OneTensor:
+    try:
+        return read_tensor(b64decode(text, validate=True))
+    except OneTensorError as error:
+        raise invalid(where, f"{where}: {error}", "invalid_value") from error
+    except ValueError as error:
+        raise invalid(where, f"{where}: it is no base64", "invalid_value") from error

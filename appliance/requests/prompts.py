@@ -73,10 +73,11 @@ class PromptMaker:
 
     async def completion(self, fields: CompletionFields) -> list[Prompt]:
         """One entry a prompt. Raises ApiError 400."""
-        prompts = [Prompt(None, [0] * len(each), each) for each in await self._embeds(fields)]
-        given, suffix = _split(fields.prompt, is_needed=not prompts), fields.suffix
-        if (count := len(prompts) + len(given)) > MAX_PROMPTS:
+        embeds = [fields.prompt_embeds] if isinstance(fields.prompt_embeds, str) else fields.prompt_embeds or []
+        given, suffix = _split(fields.prompt, is_needed=not embeds), fields.suffix
+        if (count := len(embeds) + len(given)) > MAX_PROMPTS:
             raise invalid("prompt", f"prompt has {count} prompts; {MAX_PROMPTS} are allowed", "invalid_value")
+        prompts = [Prompt(None, [0] * len(each), each) for each in await self._embeds(fields)]
         for each in given:
             if suffix:
                 prompts.append(Prompt(each if isinstance(each, str) else None, await self._encode_infill(each, fields)))

@@ -112,6 +112,8 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt_embeds": sent(ZEROS + float("inf"))}, "prompt_embeds", "not finite"),
     ({"prompt_embeds": sent(torch.zeros(1, WIDTH).expand(1 << 24, WIDTH))}, "prompt_embeds", "numbers are allowed"),
     ({"prompt_embeds": sent(torch.zeros(1, WIDTH).expand(5000, WIDTH))}, "prompt", "has 5000 tokens"),
+    ({"prompt_embeds": [sent(ZEROS[:1].expand(150_000, WIDTH))] * 2}, "prompt_embeds[1]", "more than 60 MiB in all"),
+    ({"prompt_embeds": ["%%%"] * 1025}, "prompt", "1025 prompts"),
     ({"prompt_embeds": 5}, "prompt_embeds", "prompt_embeds"),
     ({"prompt_embeds": sent(ZEROS), "echo": True}, "echo", "no text"),
     ({"prompt_embeds": sent(ZEROS), "suffix": "x"}, "suffix", "no text"),
