@@ -77,29 +77,25 @@ def read_tokenization(given: Mapping[str, Any] | None) -> tuple[int | None, bool
 
 def _several(prompts: Prompt | Sequence[Prompt]) -> list[Given]:
     if isinstance(prompts, str | Mapping) or _is_tokens(prompts):
-        return [_one(prompts, "prompts")]
+        return [read_prompt(cast(Prompt, prompts), "prompts")]
     if not isinstance(prompts, list | tuple):
         raise InvalidRequestError(f"prompts are of the type {type(prompts).__name__}; a text, token ids, or a list")
-    return [_one(each, f"prompts[{place}]") for place, each in enumerate(prompts)]
+    return [read_prompt(each, f"prompts[{place}]") for place, each in enumerate(prompts)]
 
 
 def read_prompt(prompt: Prompt, where: str = "prompt") -> Given:
     """Returns one prompt. Raises InvalidRequestError."""
-    return _one(prompt, where)
+    if isinstance(prompt, str):
+        return Given(prompt)
+    if isinstance(prompt, list | tuple):
+        return Given(None, _tokens(prompt, where))
+    if isinstance(prompt, Mapping):
+        return _of_mapping(cast(Mapping[str, Any], prompt), where)
+    raise InvalidRequestError(f"{where} is of the type {type(prompt).__name__}; a text, token ids or a mapping")
 
 
 def _is_tokens(value: object) -> bool:
     return isinstance(value, list | tuple) and bool(value) and all(isinstance(each, int) for each in value)
-
-
-def _one(given: Any, where: str) -> Given:
-    if isinstance(given, str):
-        return Given(given)
-    if _is_tokens(given):
-        return Given(None, _tokens(given, where))
-    if isinstance(given, Mapping):
-        return _of_mapping(cast(Mapping[str, Any], given), where)
-    raise InvalidRequestError(f"{where} is of the type {type(given).__name__}; a text, token ids or a mapping")
 
 
 def _of_mapping(given: Mapping[str, Any], where: str) -> Given:

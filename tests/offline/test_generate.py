@@ -191,7 +191,8 @@ def test_a_bar_of_the_callers(llm: LLM) -> None:
     ("prompt", "words"),
     [
         ("", "no tokens"),
-        ([], "of the type list"),
+        ([], r"prompts\[1\] is empty: it has no tokens"),
+        ([40, "a"], r"prompts\[1\]: token ids are a list of integers"),
         ({"prompt": "a", "multi_modal_data": {"image": 1}}, "multi_modal_data"),
         ({"text": "a"}, "the key 'text'"),
         ({"prompt_token_ids": [1 << 40]}, "no vocabulary has"),
