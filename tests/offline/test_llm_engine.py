@@ -1,6 +1,7 @@
 """LLMEngine: requests that are added one by one, and what each step says of them."""
 
 import gc
+import time
 import weakref
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from appliance import (
     SamplingParams,
 )
 from appliance.offline.errors import ClosedError, InvalidRequestError
+from appliance.service.errors import RequestFailedError
 from tests.models.tiny_pooled import make_pooled, write_tokenizer
 from tests.offline.conftest import ARGUMENTS
 
@@ -81,9 +83,33 @@ def test_a_wrong_request_is_told_at_once_and_a_failed_one_by_a_step(llm: LLM) ->
 
     engine.add_request("a", "abc", SamplingParams(logits_processors=[fails]))
     engine.add_request("b", "text 1", GREEDY)
-    with pytest.raises(Exception, match="no"):
+    said: list[RequestOutput] = []
+    failures: list[str] = []
+    while engine.has_unfinished_requests():
+        try:
+            said += [output for output in engine.step() if isinstance(output, RequestOutput)]
+        except RequestFailedError as error:
+            failures.append(str(error))
+    [failure] = failures
+    assert failure.endswith("ValueError: no")
+    [whole] = llm.generate("text 1", GREEDY, use_tqdm=False)
+    assert {each.request_id for each in said} == {"b"}
+    assert said[-1].outputs[0].token_ids == whole.outputs[0].token_ids
+
+
+def test_a_step_does_not_wait_for_an_engine_that_was_closed(model: Path) -> None:
+    def slow(output: list[int], logits: object) -> object:
+        time.sleep(0.02)
+        return logits
+
+    with LLM(str(model), **ARGUMENTS) as closed:
+        engine = closed.llm_engine
+        engine.add_request("a", "abc", SamplingParams(max_tokens=400, ignore_eos=True, logits_processors=[slow]))
+    with pytest.raises(RequestFailedError, match="the engine was closed"):
         run_out(engine)
-    assert len(run_out(engine)["b"]) >= 1
+    assert engine.step() == []
+    with pytest.raises(ClosedError):
+        engine.add_request("b", "abc", GREEDY)
 
 
 def test_an_engine_of_its_own_ends_with_its_last_reference(model: Path) -> None:
