@@ -3,9 +3,11 @@
 import json
 import os
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from safetensors.numpy import load_file, save_file
 
 from appliance.engine.boot import boot
@@ -13,7 +15,7 @@ from appliance.engine.replica import as_replica
 from appliance.kernels.lockstep import Lockstep
 from appliance.kernels.ranks import SharedMemory
 from appliance.plan.prepare import prepare
-from tests.e2e.served import make_random_adapter, make_random_mixture
+from tests.e2e.served import make_random_adapter, make_random_mixture, make_random_model
 
 SPEC = """
 api_version: appliance/v1
@@ -39,13 +41,34 @@ def make_attention_adapter(folder: Path) -> None:
     (folder / "adapter_config.json").write_text(json.dumps(config))
 
 
-def test_adapters_are_checked_when_all_have_loaded(tmp_path: Path) -> None:
-    (tmp_path / "model").mkdir()
-    make_random_mixture(tmp_path / "model")
-    make_attention_adapter(tmp_path / "adapter")
-    (tmp_path / "spec.yaml").write_text(SPEC.format(folder=tmp_path))
-    plan = prepare(tmp_path / "spec.yaml").plan
-    memory, wakes, there = SharedMemory(), [os.eventfd(0) for _ in range(2)], set[int]()
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("spread")
+    for name, make in (("model", make_random_mixture), ("draft", make_random_model)):
+        (folder / name).mkdir()
+        make(folder / name)
+    make_attention_adapter(folder / "adapter")
+    (folder / "spec.yaml").write_text(SPEC.format(folder=folder))
+    return folder / "spec.yaml"
+
+
+@pytest.fixture
+def shared() -> Iterator[tuple[SharedMemory, list[int]]]:
+    memory, wakes = SharedMemory(), [os.eventfd(0) for _ in range(2)]
+    yield memory, wakes
+    memory.close()
+    for each in wakes:
+        os.close(each)
+
+
+@pytest.mark.parametrize("drafts", [False, True], ids=["", "draft model"])
+def test_adapters_are_checked_when_all_have_loaded(
+    drafts: bool, spec: Path, shared: tuple[SharedMemory, list[int]]
+) -> None:
+    """A draft model is whole in each, and runs no step of all."""
+    draft = (f"speculative.model={spec.parent / 'draft'}", "speculative.num_tokens=2") if drafts else ()
+    plan, there = prepare(spec, draft).plan, set[int]()
+    memory, wakes = shared
 
     def run(number: int) -> list[str]:
         """Takes part in the others' rounds until all are there, as an engine that serves does."""
