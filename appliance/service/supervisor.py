@@ -98,7 +98,7 @@ class Supervisor:
         self._endpoint = ""
         self._task: asyncio.Task[None] | None = None
         self._signs = LifeSigns(clock())
-        self._has_spoken = False  # this engine, yet
+        self._has_spoken = self._has_loaded = False  # this engine, yet
         self._failure: str | None = None  # known before the process ended
         self._is_lasting = False  # a new start would fail like this one
         self._stopping = False
@@ -191,7 +191,7 @@ class Supervisor:
         """Ends the engine. What is still open fails."""
         self._stopping = True
         self._client.intake = DRAINING
-        is_serving = self.health.state in (EngineState.READY, EngineState.DRAINING)
+        is_serving = self._has_loaded and self.health.state in (EngineState.READY, EngineState.DRAINING)
         if self._link is not None and is_serving:
             self._link.send(UtilityRequest(call_id="stop", method="shutdown"))
         elif self._child is not None:
@@ -249,7 +249,7 @@ class Supervisor:
         self._num_starts += 1
         self._failure, self._is_lasting = None, False
         self._signs = LifeSigns(self._clock())
-        self._has_spoken = False
+        self._has_spoken = self._has_loaded = False
         try:
             child = self._child = self._started()
         except OSError as error:
@@ -352,6 +352,7 @@ class Supervisor:
             self._hung(self._child, f"the engine hangs in step {beat.step} for {stuck:.1f} s")
 
     def _on_ready(self, event: Ready) -> None:
+        self._has_loaded = True
         if self.health.is_ready or self.health.state is EngineState.DRAINING:
             return
         self._client.intake = OPEN

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from appliance.base.sockets import socket_folder
 from appliance.plan.serving_types import RestartPlan
 from appliance.service.client import AdmissionLimits, EngineClient
 from appliance.service.health import EngineState, Health
-from appliance.service.supervisor import EnginePaths, Supervisor
+from appliance.service.supervisor import _END_WAIT_S, EnginePaths, Supervisor
 from tests.engine.plans import scripted_plan
 
 PROGRAM = """
@@ -76,3 +77,22 @@ async def test_what_may_heal_is_tried_again(tmp_path: Path) -> None:
     assert health.state is EngineState.FAILED
     assert health.num_restarts == 1
     assert "it failed 2 times" in health.reason
+
+
+async def test_one_that_still_loads_is_ended_at_once_also_in_a_drain(tmp_path: Path) -> None:
+    """It would not read that it is to end, and a server that is told to end during its start drains first."""
+    path = tmp_path / "plan.json"
+    plan = scripted_plan(tmp_path)
+    path.write_bytes(msgspec.json.encode(plan))
+    command = [sys.executable, "-c", "import time; time.sleep(600)"]
+    client = EngineClient(AdmissionLimits(max_num_seqs=8, max_waiting=None))
+    with socket_folder() as sockets:
+        supervisor = Supervisor(plan, EnginePaths(path, sockets), client, command=command)
+        supervisor.start()
+        await asyncio.sleep(0.1)
+        assert supervisor.endpoint
+        supervisor.drain()
+        began = time.monotonic()
+        await supervisor.stop()
+        assert time.monotonic() - began < _END_WAIT_S
+        assert supervisor.health.state is EngineState.STOPPED
