@@ -10,26 +10,23 @@ PATH, SPEC_PATH, RULE = "kernels.cpus", "hardware.cpu_omp_threads_bind", "plan/b
 
 
 class BoundRanks(NamedTuple):
-    """By rank, the CPUs of its threads and the NUMA nodes of these; without any, the system places threads."""
+    """By rank, replica after replica, the CPUs of its threads and the NUMA nodes of these; without any, the system
+    places threads."""
 
     cpus: tuple[tuple[int, ...], ...] = ()
     nodes: tuple[tuple[int, ...], ...] = ()
 
 
 def plan_binding(inputs: PlanInputs, kernel_set: str, num_ranks: int, ledger: Ledger) -> BoundRanks:
-    """Plans it for the ranks of one engine."""
+    """Plans it for the ranks of all replicas of this machine."""
     wanted = inputs.spec.hardware.cpu_omp_threads_bind
     if wanted == "all":
         ledger.take(PATH, SPEC_PATH, None)
         return BoundRanks()
     if wanted == AUTO:
         return _by_node(inputs, kernel_set, num_ranks, ledger)
-    num_replicas, message = inputs.spec.parallelism.data, None
     if not kernel_set.startswith("cpu-"):
         message = f"the kernel set {kernel_set} binds no threads"
-    elif num_replicas > 1:
-        message = f"{num_replicas} replicas would be bound to the same CPUs"
-    if message is not None:
         ledger.refuse(SPEC_PATH, RULE, message, allowed="auto, all", hint="write auto")
         return BoundRanks()
     cpus = _listed(wanted, num_ranks)
@@ -54,8 +51,7 @@ def _listed(text: str, num_ranks: int) -> tuple[tuple[int, ...], ...]:
 def _by_node(inputs: PlanInputs, kernel_set: str, num_ranks: int, ledger: Ledger) -> BoundRanks:
     """Gives each of several ranks a node, or a part of one, or several whole ones."""
     nodes, is_native = inputs.facts.cpu.numa_nodes, kernel_set.startswith("cpu-")
-    num_replicas = inputs.spec.parallelism.data
-    if num_ranks == 1 or len(nodes) < 2 or not is_native or num_replicas > 1:
+    if num_ranks == 1 or len(nodes) < 2 or not is_native:
         return BoundRanks()
     if num_ranks % len(nodes) and len(nodes) % num_ranks:
         reason = f"{num_ranks} ranks cannot share {len(nodes)} NUMA nodes evenly, so the system places threads"

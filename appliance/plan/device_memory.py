@@ -8,7 +8,6 @@ from appliance.catalog.gpu_operators import FEW_ROWS, gpu_implementation
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.parallel_types import ParallelPlan
 from appliance.plan.program import PlannedProgram
-from appliance.plan.replicas import ranks_here
 from appliance.plan.sizes import ELEMENT_BYTES, StepSize, activation_formula
 from appliance.plan.types import MemoryItem, PrecisionPlan
 from appliance.plan.weight_memory import dense_bytes
@@ -25,6 +24,7 @@ from appliance.program.device_memory import (
     spare_block_bytes,
 )
 from appliance.program.operators import Linear, Operator, PagedAttention, StepProgram
+from appliance.spec.rank_counts import ranks_here
 
 LOGPROB_BYTES = 36  # of a logit, while log-probabilities are taken: two f64 forms, and a stable sort with its places
 DRAW_BYTES = 64  # of a logit that torch filters and draws from: sorted logits, their places and masses in f64

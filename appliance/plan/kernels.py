@@ -15,9 +15,9 @@ from appliance.plan.lock import plan_lock
 from appliance.plan.modelling import Modelled
 from appliance.plan.parallel import threads_of_rank
 from appliance.plan.program import PlannedProgram
-from appliance.plan.replicas import replicas_here
 from appliance.plan.types import KernelChoice, KernelPlan, PrecisionPlan
 from appliance.program.operators import OPERATORS, Operator, PagedAttention
+from appliance.spec.rank_counts import ranks_here, replicas_here
 
 NOT_BUILT = "not in this version"
 _DISABLED = "hardware.kernels.disabled"
@@ -178,7 +178,7 @@ def plan_kernels(
     of_machine = chosen.support if chosen.device == "cpu" else inputs.profile.support  # that of the generation
     support = of_machine if chosen.is_built else "untested"
     parallel = inputs.spec.parallelism
-    bound = plan_binding(inputs, chosen.name, parallel.tensor * parallel.pipeline, ledger)
+    bound = plan_binding(inputs, chosen.name, ranks_here(parallel), ledger)
     choices = tuple(_choice(record, variant, selection) for record, found in used.items() for variant in found)
     _check_attention(inputs, choices, ledger)
     return KernelPlan(

@@ -9,10 +9,11 @@ from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import Ledger
 from appliance.plan.parallel_types import ParallelPlan
 from appliance.plan.program import PlannedProgram
-from appliance.plan.replicas import plan_replicas, ranks_here
+from appliance.plan.replicas import plan_replicas
 from appliance.plan.spread_experts import spread_program
 from appliance.program.head_cuts import UncutError
 from appliance.program.stages import even_layers
+from appliance.spec.rank_counts import ranks_here
 
 RULE = "plan/parallelism"
 

@@ -2,8 +2,8 @@
 
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import Ledger
-from appliance.plan.replicas import replicas_here
 from appliance.plan.serving_types import RestartPlan
+from appliance.spec.rank_counts import replicas_here
 
 RULE = "plan/one-process"
 FIELD = "endpoints.http.disable_frontend_multiprocessing"

@@ -181,8 +181,8 @@ class KernelPlan(msgspec.Struct, frozen=True, kw_only=True):
     share_prefixes: bool = False  # decodes read a prefix that they share once for all (cascade attention)
     screen_logits: bool = False  # with a copy of the output head in fewer bits
     lock_memory: bool = False  # weights and caches are never paged out
-    cpus: tuple[tuple[int, ...], ...] = ()  # by rank, those to which its threads are bound; none: they are not
-    nodes: tuple[tuple[int, ...], ...] = ()  # by rank, the NUMA nodes from which it takes memory first
+    cpus: tuple[tuple[int, ...], ...] = ()  # by rank of all replicas here, those of its threads
+    nodes: tuple[tuple[int, ...], ...] = ()  # by rank, the NUMA nodes where it takes memory first
     streamed_layers: tuple[int, ...] = ()  # whose matrices stay in host memory, and are copied to the device each step
     cache_dir: str | None = None  # of compiled kernels; None: where the environment says, or in the cache folder
 

@@ -26,8 +26,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         return exit_with_engine(code)
     with socket_folder() as sockets:
-        plan = options.plan.resolve()
-        engine = spawn_engine(engine_command(), plan, first_socket(sockets)) if start.is_alone else None
+        plan, engine = options.plan.resolve(), None
+        if start.is_alone:
+            engine = spawn_engine(engine_command(), plan, first_socket(sockets), replica=start.first_replica)
         return _serve(options, engine, has_several=has_several)
 
 

@@ -34,6 +34,7 @@ class StartOfPlan:
     is_inside: bool = False  # the engine is a thread of its server
     is_alone: bool = True  # the first engine shares nothing with others, and can start before anything else is known
     api_servers: int = 1
+    first_replica: int = 0  # the number of the first engine
 
 
 def start_of(plan: Path) -> StartOfPlan:
@@ -42,7 +43,12 @@ def start_of(plan: Path) -> StartOfPlan:
         found = json.loads(plan.read_bytes())
         serving, parallel = found["serving"], found["parallel"]
         is_alone = not (parallel["expert"] and parallel["data"] > 1)
-        return StartOfPlan(bool(serving.get("has_engine_inside")), is_alone, int(serving.get("api_servers", 1)))
+        return StartOfPlan(
+            bool(serving.get("has_engine_inside")),
+            is_alone,
+            int(serving.get("api_servers", 1)),
+            int(parallel.get("first_replica", 0)),
+        )
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return StartOfPlan()
 

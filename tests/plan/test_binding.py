@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from appliance.base.errors import SpecError
+from appliance.engine.replica import as_replica
 from appliance.hardware import HardwareFacts
 from appliance.hardware.facts import NumaNode
 from appliance.plan.types import EnginePlan
@@ -42,6 +43,24 @@ def test_a_list_for_each_rank() -> None:
     assert found.kernels.nodes == ((0,), (2,))
     assert found.kernels.num_threads == 3
     assert "one on each CPU" in decision(found, "kernels.num_threads").reason
+
+
+def test_replicas_have_cpus_of_their_own() -> None:
+    found = planned(TWO, "parallelism.data=2")
+    assert (found.kernels.cpus, found.kernels.nodes) == (((0, 1, 2, 3), (4, 5, 6, 7)), ((0,), (2,)))
+    listed = planned(TWO, "parallelism.data=2", "parallelism.tensor=2", f"{BIND}=0|1|2-3|6-7")
+    assert listed.kernels.cpus == ((0,), (1,), (2, 3), (6, 7))
+    assert listed.kernels.num_threads == 1
+    first, second = (as_replica(listed, number).kernels for number in (0, 1))
+    assert (first.cpus, first.nodes) == (((0,), (1,)), ((0,), (0,)))
+    assert (second.cpus, second.nodes) == (((2, 3), (6, 7)), ((0,), (2,)))
+
+
+def test_a_replica_of_another_machines_numbers_has_the_first_cpus_here() -> None:
+    here = ("parallelism.data=4", "parallelism.data_parallel_hybrid_lb=true", "parallelism.data_parallel_start_rank=2")
+    found = planned(TWO, *here, "parallelism.data_parallel_size_local=2")
+    assert as_replica(found, 2).kernels.cpus == ((0, 1, 2, 3),)
+    assert as_replica(found, 3).kernels.cpus == ((4, 5, 6, 7),)
 
 
 def test_one_list_is_divided_among_ranks() -> None:
@@ -87,6 +106,7 @@ def test_otherwise_the_system_places_threads(facts: HardwareFacts, overrides: tu
         ((f"{BIND}=6-9",), "may not run on CPU 8, 9"),
         ((f"{BIND}=0-1", "hardware.kernels.kernel_set=reference"), "reference binds no threads"),
         ((f"{BIND}='0'", "parallelism.tensor=2"), "1 CPUs for 2 ranks"),
+        ((f"{BIND}='0|1'", "parallelism.tensor=2", "parallelism.data=2"), "2 CPU lists for 4 ranks"),
         ((f"{BIND}=0-3", "parallelism.tensor=2", "hardware.num_threads=3"), "3 threads on 2 bound CPUs"),
     ],
 )

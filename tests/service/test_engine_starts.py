@@ -17,6 +17,9 @@ def test_a_plan_says_how_its_server_begins(tmp_path: Path) -> None:
     plan = scripted_plan(tmp_path, Script(), has_engine_inside=True, api_servers=3)
     path.write_bytes(msgspec.json.encode(plan))
     assert start_of(path) == StartOfPlan(is_inside=True, is_alone=True, api_servers=3)
+    third = msgspec.structs.replace(plan.parallel, data=4, replicas=1, first_replica=2)
+    path.write_bytes(msgspec.json.encode(msgspec.structs.replace(plan, parallel=third)))
+    assert start_of(path).first_replica == 2
     together = msgspec.structs.replace(plan.parallel, expert=True, data=2)
     path.write_bytes(msgspec.json.encode(msgspec.structs.replace(plan, parallel=together)))
     assert not start_of(path).is_alone

@@ -2,6 +2,7 @@
 
 from appliance.base.diagnostics import Severity
 from appliance.spec.deployment import DeploymentSpec
+from appliance.spec.rank_counts import ranks_here
 from appliance.spec.rules.finding import Finding, Findings
 
 
@@ -113,7 +114,7 @@ def binding_fits_threads(spec: DeploymentSpec) -> Findings:
         return
     ranks = [_cpus(part) for part in binding.replace("/", "|").split("|")]
     path = "hardware.cpu_omp_threads_bind"
-    num_ranks = spec.parallelism.tensor * spec.parallelism.pipeline
+    num_ranks = ranks_here(spec.parallelism)
     if len(ranks) not in (1, num_ranks):
         yield Finding(
             path=path,

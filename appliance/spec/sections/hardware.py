@@ -117,9 +117,10 @@ class HardwareSection(Section):
     )
     cpu_omp_threads_bind: CpuBinding = field(
         "auto",
-        "CPUs of the threads: all that the process may use, or a list for each rank. As many threads as a list has "
-        "CPUs are bound to one each, fewer to all of the list; memory is taken of the NUMA nodes of these first.",
-        auto="of several ranks on several NUMA nodes, those of a node for each; otherwise all",
+        "CPUs of the threads: all that the process may use, or a list for each rank, those of one replica after those "
+        "of another. As many threads as a list has CPUs are bound to one each, fewer to all of the list; memory is "
+        "taken of the NUMA nodes of these first.",
+        auto="of several ranks or replicas on several NUMA nodes, those of a node for each; otherwise all",
     )
     kernels: KernelsSection = field(KernelsSection, "Which kernels may be planned.")
 
