@@ -57,13 +57,15 @@ def step_items(
             bare, limits, element, num_processors, batch_invariant=batch_invariant, rounds_inputs=rounds
         )
     gathered = gather_bytes(last.program, limits, element)
+    embeds = _embeds_bytes(first.program, limits)
     parts = [
         f"a step's numbers {format_size(inputs)}",
+        *([f"embeddings of prompts {format_size(embeds)}"] if embeds else []),
         *([f"a block that no table has {format_size(spare)}"] if spare else []),
         *([f"what kernels hand on {format_size(kernels)}"] if kernels else []),
         *([f"columns that ranks exchange {format_size(gathered)}"] if gathered else []),
     ]
-    kept = inputs + spare + 4 * limits.num_sampled + kernels + gathered
+    kept = inputs + embeds + spare + 4 * limits.num_sampled + kernels + gathered
     has_kernels = num_processors is not None
     return (
         MemoryItem(name="activations", size_bytes=arena, formula=f"{formula}; logits and routing in 4"),
@@ -86,6 +88,11 @@ def _input_bytes(program: StepProgram, limits: StepLimits, programs: Sequence[St
     has_states, has_adapters = bool(program.states), len(programs) > 1
     lists = _num_tile_lists(programs)
     return input_bytes(limits, groups, lists, has_states=has_states, has_adapters=has_adapters)
+
+
+def _embeds_bytes(program: StepProgram, limits: StepLimits) -> int:
+    """Returns the bytes of embeddings in f32, and of their tokens' places, where each token of a step has its own."""
+    return 0 if program.embeds_width is None else 4 * limits.num_tokens * (program.embeds_width + 1)
 
 
 def _num_tile_lists(programs: Sequence[StepProgram]) -> int:

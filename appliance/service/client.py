@@ -80,6 +80,7 @@ class EngineClient:
         self._ids = itertools.count()
         self._calls = EngineCalls(self._attached, self._abort)
         self._requests = OpenRequests(limits.max_num_seqs, metrics, clock, neighbours, self._abort)
+        self.when_emptied: Callable[[], None] = lambda: None  # is called when the engine has dropped what was cached
 
     @property
     def num_open_requests(self) -> int:
@@ -190,7 +191,10 @@ class EngineClient:
 
     async def call(self, method: UtilityMethod) -> msgspec.Raw:
         """Makes a utility call: see EngineCalls.call."""
-        return await self._calls.call(method)
+        answer = await self._calls.call(method)
+        if method == "reset_prefix_cache":
+            self.when_emptied()
+        return answer
 
     async def start_trace(self) -> None:
         """Starts a trace: see EngineCalls.start_trace."""
@@ -202,7 +206,9 @@ class EngineClient:
 
     async def sleep(self, level: SleepLevel) -> msgspec.Raw:
         """Puts the engine to sleep: see EngineCalls.sleep."""
-        return await self._calls.sleep(level)
+        answer = await self._calls.sleep(level)
+        self.when_emptied()
+        return answer
 
     async def wake_up(self, tags: tuple[SleepTag, ...]) -> msgspec.Raw:
         """Wakes the engine: see EngineCalls.wake_up."""
@@ -214,7 +220,9 @@ class EngineClient:
 
     async def update_weights(self, update: WeightUpdate) -> WeightStats:
         """Replaces the model's weights: see EngineCalls.update_weights."""
-        return msgspec.msgpack.decode(await self._calls.update_weights(update), type=WeightStats)
+        answer = await self._calls.update_weights(update)
+        self.when_emptied()
+        return msgspec.msgpack.decode(answer, type=WeightStats)
 
     async def stage_weights(self, update: WeightUpdate) -> None:
         """Has new weights wait: see EngineCalls.stage_weights."""
@@ -222,7 +230,10 @@ class EngineClient:
 
     async def settle_weights(self, *, is_wanted: bool) -> WeightStats:
         """Settles them: see EngineCalls.settle_weights."""
-        return msgspec.msgpack.decode(await self._calls.settle_weights(is_wanted=is_wanted), type=WeightStats)
+        answer = await self._calls.settle_weights(is_wanted=is_wanted)
+        if is_wanted:
+            self.when_emptied()
+        return msgspec.msgpack.decode(answer, type=WeightStats)
 
     async def replace_weights(self, update: WeightUpdate) -> Mapping[int, WeightStats]:
         """Replaces the model's weights on all engines, or on none; returns what each then has. Raises like

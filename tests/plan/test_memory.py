@@ -180,3 +180,17 @@ def test_the_cache_of_a_gpu_needs_no_reserve() -> None:
     found = plan(load(), facts=machine("nvidia-h100-sxm-80g"))
     assert found.cache.prefault_blocks == 0
     assert "resident" in decision(found, "cache.prefault_blocks").reason
+
+
+def test_a_gpu_keeps_the_embeddings_of_a_step_in_f32() -> None:
+    """Each of its tokens may have one of its own."""
+    card = machine("nvidia-h100-sxm-80g")
+    plain, given = (
+        plan(load(MODEL, *wish), from_config("llama-3.1-8b"), card)
+        for wish in ((), ("model.enable_prompt_embeds=true",))
+    )
+    more = given.memory[0].items
+    size = {each.name: each.size_bytes for each in more}["workspace"]
+    before = {each.name: each.size_bytes for each in plain.memory[0].items}["workspace"]
+    assert size - before == given.scheduler.max_num_batched_tokens * (4096 + 1) * 4
+    assert any("embeddings of prompts" in each.formula for each in more)

@@ -15,6 +15,7 @@ class Replica:
     def __init__(self, number: int, client: EngineClient, plan: EnginePlan) -> None:
         self.number = number
         self.client = client
+        client.when_emptied = self.forget
         self.is_held = False  # it gets no requests, though its engine takes them
         self.is_outdated = False  # nor while it has other weights than the others
         self.use_plan(plan)

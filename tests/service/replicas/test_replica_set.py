@@ -8,16 +8,20 @@ import pytest
 
 from appliance.base.errors import ApplianceError
 from appliance.engine.messages import BootPhase, ErrorKind
+from appliance.engine.weight_messages import WeightStats, WeightUpdate
 from appliance.plan.types import AdapterPlan, AdaptersPlan, EnginePlan
+from appliance.service.calls import EngineCalls
 from appliance.service.errors import RequestFailedError
 from appliance.service.health import EngineState, Health
 from appliance.service.intake import OPEN, failed
 from appliance.service.metrics import ServiceMetrics
 from appliance.service.replicas import replica_set
 from appliance.service.replicas.health import SetHealth
+from appliance.service.replicas.prefixes import CHUNK_TOKENS, chain_of
 from appliance.service.replicas.replica_set import ReplicaSet
 from appliance.service.supervisor import EnginePaths
 from tests.engine.plans import scripted_plan
+from tests.service.replicas.traces import request
 
 
 class Watched:
@@ -105,6 +109,30 @@ def test_requests_go_to_those_that_take_them(tmp_path: Path, watched: type[Watch
     clients[1].intake = OPEN
     found.client.check_admission()
     assert list(found.client.engines) == [clients[1]]
+
+
+async def test_a_replica_whose_cache_was_emptied_draws_no_more_by_it(
+    tmp_path: Path, watched: type[Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def answered(*_: object, **__: object) -> msgspec.Raw:
+        return msgspec.Raw(msgspec.msgpack.encode(WeightStats()))
+
+    for name in ("call", "sleep", "update_weights", "settle_weights"):
+        monkeypatch.setattr(EngineCalls, name, answered)
+    replica = replicas_of(tmp_path)._replicas[0]
+    client, sent = replica.client, request(list(range(3 * CHUNK_TOKENS)))
+    chain = chain_of(sent)
+    for empties, ask in (
+        (False, lambda: client.call("stats")),
+        (True, lambda: client.call("reset_prefix_cache")),
+        (True, lambda: client.sleep(1)),
+        (True, lambda: client.update_weights(WeightUpdate())),
+        (False, lambda: client.settle_weights(is_wanted=False)),
+        (True, lambda: client.settle_weights(is_wanted=True)),
+    ):
+        replica.note(sent, chain, now=1)
+        await ask()
+        assert (replica.known(chain).num_tokens == 0) == empties
 
 
 def test_the_state_of_all() -> None:
