@@ -17,15 +17,18 @@ SPEC ?= docs/examples/quickstart.yaml
 QUESTION ?= Write a Python function that reverses a string. Answer with the code alone.
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 PYTEST_ARGS ?= -n $(JOBS)
+# Of each test that is marked many_cases, others each time; empty for all.
+TEST_CASES ?= 48
 BENCH_DIR ?= build/bench
 CLIENTS := build/clients
 RAY := build/ray
 WHEEL_TOOLS := build/wheel/tools
 COMMA := ,
+X86 := $(filter x86_64,$(shell uname -m))
 SANITIZERS ?= address thread
 # One level shows what threads do; the emulated ones have the logic of all others.
-SANITIZE_LEVELS_address ?= $(if $(filter x86_64,$(shell uname -m)),avx2$(COMMA)emulated$(COMMA)emulated_amx$(COMMA))generic
-SANITIZE_LEVELS_thread ?= $(if $(filter x86_64,$(shell uname -m)),avx2,generic)
+SANITIZE_LEVELS_address ?= $(if $(X86),avx2$(COMMA)emulated$(COMMA)emulated_amx$(COMMA))generic
+SANITIZE_LEVELS_thread ?= $(if $(X86),avx2,generic)
 SANITIZE_ARGS_address ?= tests/kernels tests/parity
 # Parity runs on one thread, which has nobody to race with.
 SANITIZE_ARGS_thread ?= tests/kernels
@@ -44,17 +47,19 @@ COMPILE := $(BIN)/python -m compileall -q -j 0 appliance
 NATIVE := $(shell find kernels -name '*.cpp' -o -name '*.h' -o -name '*.map' -o -name CMakeLists.txt -o -name '*.cmake')
 CXX_SOURCES := $(shell find kernels tests -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 CONSTRAINTS := requirements/constraints-cpu.txt
-# The AVX-512 and AMX sources on emulated instructions, so that tests run their logic on any x86-64 machine.
-EMULATED := $(if $(filter x86_64,$(shell uname -m)),build/emulated/libappliance_cpu_emulated.so)
+# The AVX-512 and AMX sources on emulated instructions, so that tests run their logic on any x86-64 machine; the first only where
+# the processor has none of its own.
+EMULATED := $(if $(X86),build/emulated/.made)
+EMULATED_LEVELS := emulated_amx$(if $(shell grep -m1 -w avx512_bf16 /proc/cpuinfo),,$(COMMA)emulated)
 
 # How long each part of `quickstart` and `test` took.
 TIMES := build/times
 TIMED := @.ci/timed $(TIMES)
 
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
-# A server needs one level; tests compare every level that this processor has, and read the machine code of others.
+# A server needs one level; tests compare every level that this processor has, and read the machine code of two that it may lack.
 $(VENV)/.base: export APPLIANCE_LEVELS := $(or $(APPLIANCE_LEVELS),auto)
-$(VENV)/.dev: export APPLIANCE_LEVELS := $(or $(APPLIANCE_LEVELS),all)
+$(VENV)/.dev: export APPLIANCE_LEVELS := $(or $(APPLIANCE_LEVELS),here$(if $(X86),$(COMMA)avx512_bf16$(COMMA)amx))
 # A warning is an error to us, and no reason to refuse a user's newer compiler.
 $(VENV)/.dev: export APPLIANCE_WARNING_AS_ERROR := ON
 
@@ -103,6 +108,7 @@ types: $(VENV)/.dev
 layers: $(VENV)/.dev
 	$(TIMED) layers $(BIN)/lint-imports
 
+pytest: export APPLIANCE_TEST_CASES := $(TEST_CASES)
 pytest: $(VENV)/.dev $(EMULATED)
 	$(TIMED) tests $(BIN)/pytest $(PYTEST_ARGS)
 
@@ -178,7 +184,7 @@ $(VENV)/.dev: $(VENV)/.dev-packages $(NATIVE)
 	@touch $@ $(VENV)/.base
 
 $(EMULATED): $(NATIVE)
-	$(TIMED) emulated sh -c 'cmake -S kernels -B $(@D) -DAPPLIANCE_LEVELS=emulated,emulated_amx -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DCMAKE_COMPILE_WARNING_AS_ERROR=ON >/dev/null && cmake --build $(@D) >/dev/null'
+	$(TIMED) emulated sh -c 'cmake -S kernels -B $(@D) -DAPPLIANCE_LEVELS=$(EMULATED_LEVELS) -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DCMAKE_COMPILE_WARNING_AS_ERROR=ON >/dev/null && cmake --build $(@D) >/dev/null'
 	@touch $@
 
 $(BIN)/python:

@@ -10,6 +10,7 @@ from collections.abc import Generator
 
 import pytest
 
+from tests.cases import MOST, leave_out
 from tests.native import use_named_folder
 
 collect_ignore = ["clients"]
@@ -25,6 +26,7 @@ KNOWN_SKIPS = (
     r"the system lets no process choose its memory's node",
     r"kernel set cpu-\w+ needs processor flags that are not here",
     r"needs objdump and the build of \w+",
+    r"this processor has the instructions that emulated stands for",
     r"this system cannot make memory resident ahead of its use",
     r"the set computes in floats",
     r"NumPy rounds a row by its place on this processor",
@@ -37,6 +39,11 @@ _KNOWN = re.compile("|".join(f"(?:{each})" for each in KNOWN_SKIPS))
 def pytest_configure() -> None:
     use_named_folder()
     os.environ.setdefault("TRITON_INTERPRET", "1")  # triton reads it when it is imported; compiling tests unset it
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if MOST:
+        leave_out(config, items, int(MOST))
 
 
 @pytest.hookimpl(wrapper=True)

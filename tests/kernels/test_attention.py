@@ -11,6 +11,8 @@ from appliance.program.operators import KvWrite, PagedAttention
 from appliance.program.slots import Span
 from tests.kernels.harness import Graph, batch_step, bind, execution_of, logits_of
 
+pytestmark = pytest.mark.many_cases
+
 VOCABULARY = 64
 NUM_BLOCKS = 200
 # bf16 and 8 bits: levels with a bf16 dot product round q and p as well.

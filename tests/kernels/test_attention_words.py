@@ -16,6 +16,8 @@ from tests.kernels.harness import Graph, batch_step, bind, execution_of, logits_
 from tests.kernels.test_attention import NUM_BLOCKS, TOLERANCE, VOCABULARY, tables, tokens
 from tests.kernels.test_cascade import LONG, Crowd, bounds_of, check_rows, tree
 
+pytestmark = pytest.mark.many_cases
+
 
 @dataclass(frozen=True)
 class Case:

@@ -14,6 +14,8 @@ from appliance.program.slots import Span
 from tests.kernels.harness import Graph, batch_step, bind, execution_of, logits_of
 from tests.kernels.test_attention import VOCABULARY, make
 
+pytestmark = pytest.mark.many_cases
+
 BLOCK, CHUNK, SEGMENT = 16, 256, 512  # keys: where a model of so many tokens is cut
 LONG = 65_536
 SHORT = 4096  # and its segments are a chunk

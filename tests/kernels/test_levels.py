@@ -53,6 +53,14 @@ def test_a_level_needs_the_flags_of_the_catalogue(level: str, tmp_path: Path) ->
         assert best_level(tmp_path, "AuthenticAMD", rest) != level
 
 
+def test_the_levels_that_a_processor_runs_and_others(tmp_path: Path) -> None:
+    info = tmp_path / "cpuinfo"
+    flags = KERNEL_SETS["cpu-avx512"].required_flags
+    info.write_text(f"vendor_id : GenuineIntel\nflags : sse2 {' '.join(flags)}\n")
+    done = cmake("APPLIANCE_LEVELS=here,amx,avx2", f"APPLIANCE_CPU_INFO={info}")
+    assert done.stderr.strip().split(",") == ["avx512", "avx2", "generic", "amx"]
+
+
 def test_levels_are_named_or_all() -> None:
     assert sorted(levels_of("all")) == sorted(CPU_LEVELS)
     assert levels_of("avx2,generic,avx2") == ["avx2", "generic"]
@@ -65,7 +73,7 @@ def test_what_is_no_level_is_refused(choice: str) -> None:
     done = cmake(f"APPLIANCE_LEVELS={choice}")
     message = " ".join(done.stderr.split())
     assert done.returncode != 0
-    assert f"APPLIANCE_LEVELS is '{choice}', but must be auto, all, or some of amx, avx512_bf16" in message
+    assert f"APPLIANCE_LEVELS is '{choice}', but must be auto, here, all, or some of amx, avx512_bf16" in message
 
 
 def test_a_processor_that_is_not_known_is_no_generic_one(tmp_path: Path) -> None:

@@ -26,6 +26,8 @@ from tests.kernels.harness import (
     whole,
 )
 
+pytestmark = pytest.mark.many_cases
+
 BF16_INPUTS = 6e-3  # relative to the largest output: levels with a bf16 dot product round inputs to 8 bits
 EXACT = 2e-4
 

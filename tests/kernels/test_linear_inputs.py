@@ -23,6 +23,8 @@ from tests.kernels.harness import (
     whole,
 )
 
+pytestmark = pytest.mark.many_cases
+
 HIDDEN, INNER, OUT = 256, 1536, 48
 MIN_ROWS = 25  # kernels/cpu/linear.h
 MIN_WIDE_ROWS = 128  # kernels/cpu/linear.cpp: where a scale takes 256 columns

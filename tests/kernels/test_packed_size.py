@@ -13,6 +13,8 @@ from appliance.kernels.layout import CODED_LAYOUTS, CanonicalWeight, Layout
 from appliance.program.operators import Linear
 from tests.kernels.harness import GROUP_UNITS, Graph, execution_of, random_coded, random_sub_groups, whole
 
+pytestmark = pytest.mark.many_cases
+
 ROWS = (1, 15, 16, 17, 33, 96)
 DENSE_COLUMNS = (1, 2, 7, 64, 97)
 ROW_COLUMNS = (8, 24, 36, 62, 97)  # one scale a row

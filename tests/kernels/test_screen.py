@@ -18,6 +18,8 @@ from tests.kernels.harness import (
 )
 from tests.kernels.heads import DENSE, HIDDEN, VOCABULARY, check, head_of, random_head, random_input, values_of
 
+pytestmark = pytest.mark.many_cases
+
 
 @pytest.mark.parametrize("layout", DENSE)
 @pytest.mark.parametrize("rows", [1, 2, 7, 13, 40])

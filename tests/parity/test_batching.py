@@ -13,6 +13,8 @@ from tests.models.tiny import VOCAB_SIZE
 from tests.parity.conftest import Checkpoint
 from tests.parity.harness import Driver, bind, by_group, execution_of
 
+pytestmark = pytest.mark.many_cases
+
 # Full, windowed, mixed and learned positions; experts with a shared block, in groups; sinks; chunks; latents; states;
 # keys and values of another layer, inputs of each layer, several streams; a block that layers share; experts chosen one
 # after the other; a learned activation; the delta rule by head and by channel.

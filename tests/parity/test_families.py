@@ -31,6 +31,7 @@ def test_logits_equal_those_of_transformers(
     np.testing.assert_allclose(driver.all_logits(PROMPT), expected, **TOLERANCE)
 
 
+@pytest.mark.many_cases
 @pytest.mark.parametrize("name", FAMILIES)
 def test_greedy_tokens_equal_those_of_transformers(
     name: str, tiny: Callable[[str], Checkpoint], kernel_set: KernelSet

@@ -75,6 +75,7 @@ def test_families_that_transformers_lacks_from_gguf(architecture: str, written: 
     np.testing.assert_allclose(logits(file, kernel_set), expected(file), **TIGHT)
 
 
+@pytest.mark.many_cases
 @pytest.mark.parametrize("name", FROM_GGUF)
 def test_every_family_from_gguf(name: str, written: Write, kernel_set: KernelSet) -> None:
     file = written(name, "Q8_0", lambda _: GgmlType.Q8_0)

@@ -108,6 +108,7 @@ def check(case: str, tiny: Callable[[str], Checkpoint], kernel_set: KernelSet, f
     np.testing.assert_array_equal(driver.step([(alone, len(alone.token_ids))])[0], got[0])
 
 
+@pytest.mark.many_cases
 @pytest.mark.parametrize("case", CASES)
 def test_an_adapter_gives_what_peft_gives(
     case: str, tiny: Callable[[str], Checkpoint], kernel_set: KernelSet, tmp_path: Path

@@ -45,6 +45,7 @@ def test_states_are_divided(name: str, tiny: Callable[[str], Checkpoint]) -> Non
         assert all(0.5 <= share < 0.8 for share in shares)
 
 
+@pytest.mark.many_cases
 @pytest.mark.parametrize("name", NAMES)
 def test_ranks_equal_one(name: str, tiny: Callable[[str], Checkpoint], sharing: KernelSet) -> None:
     facts, kernel_set = tiny(name).facts, sharing

@@ -20,6 +20,7 @@ NAMES = sorted((FAMILIES | VARIANTS).keys() - FOREIGN)
 DIVIDED = {"gpt-oss", "deepseek3", "jamba"}  # stages of two ranks each
 
 
+@pytest.mark.many_cases
 @pytest.mark.parametrize("name", NAMES)
 def test_stages_equal_one(name: str, tiny: Callable[[str], Checkpoint], kernel_set: KernelSet) -> None:
     facts, bounds = tiny(name).facts, execution_of(max_model_len=128, num_blocks=64, tokens=64)
