@@ -37,11 +37,12 @@ def cluster() -> Iterator[Any]:
     """Yields the cluster, which has one node and takes more; this process is its driver."""
     # Ray reads it when it is imported: its processes then listen on the loopback address alone.
     os.environ.update(RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0", RAY_USAGE_STATS_ENABLED="0")
-    ray = pytest.importorskip("ray", reason="ray is not installed")
-    from ray.cluster_utils import Cluster
+    # A folder `ray` on the path, as Ray leaves one below /tmp, would be a package without contents.
+    cluster_utils = pytest.importorskip("ray.cluster_utils", reason="ray is not installed")
+    import ray
 
     node = {"num_cpus": 8, "memory": 8 << 30, "object_store_memory": 100 << 20}
-    made = Cluster(head_node_args={**node, "include_dashboard": False}, initialize_head=True)
+    made = cluster_utils.Cluster(head_node_args={**node, "include_dashboard": False}, initialize_head=True)
     try:
         ray.init(address=made.address, log_to_driver=False, logging_level="warning")
         yield made
