@@ -16,6 +16,7 @@ from appliance.deploy.graphs import read_graphs
 from appliance.deploy.lock import owner_of
 from appliance.deploy.naming import find_deployment
 from appliance.deploy.observe import observe
+from appliance.deploy.pause import pause_text, read_pause
 from appliance.deploy.preemption import read_swap, swap_text
 from appliance.deploy.probe import ask_metrics
 from appliance.deploy.process import descendants, resident_bytes
@@ -28,11 +29,12 @@ from appliance.deploy.usage import read_usage, usage_text
 from appliance.deploy.weights import read_weights, weights_text
 from appliance.plan.boot import BootReport, read_boot_report
 
-_READERS: Final[dict[str, Callable[[str], dict[str, Any] | None]]] = {
+_READERS: Final[dict[str, Callable[[str], dict[str, Any] | str | None]]] = {
     "speculation": read_speculation,
     "graphs": read_graphs,
     "experts": read_experts,
     "sleep": read_sleep,
+    "paused": read_pause,
     "new_weights": read_weights,
     "swap": read_swap,
 }  # of the server's metrics
@@ -147,6 +149,7 @@ def _text(status: dict[str, Any]) -> str:
         "graphs": _graphs(status.get("graphs")),
         "experts": experts_text(status.get("experts")),
         "sleep": sleep_text(status.get("sleep")),
+        "paused": pause_text(status.get("paused")),
         "preempted": swap_text(status.get("swap")),
         "generation": status.get("generation"),
         "plan": status["engine_sha256"][:12] if "engine_sha256" in status else None,

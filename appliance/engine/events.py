@@ -9,7 +9,20 @@ from appliance.engine.messages import (
 from appliance.engine.weight_changes import Answer as WeightAnswer
 from appliance.engine.wire import raw
 
+Call = tuple[bytes, str]  # (client, call id)
 Events = list[tuple[bytes | None, EngineEvent]]  # (client, event); None: every client, and later ones
+
+
+def answer(call: Call, value: object) -> Events:
+    """Returns the answer to a call."""
+    client, call_id = call
+    return [(client, UtilityResult(call_id=call_id, value=raw(value)))]
+
+
+def refusal(call: Call, reason: str) -> Events:
+    """Returns why a call was not carried out."""
+    client, call_id = call
+    return [(client, UtilityResult(call_id=call_id, error=reason))]
 
 
 def adapter_events(answers: list[Answer]) -> Events:

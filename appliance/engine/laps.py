@@ -3,6 +3,7 @@
 import time
 
 from appliance.engine.step import StepPlan
+from appliance.engine.time_messages import PartSeconds
 from appliance.kernels.interface import StepInputs
 
 
@@ -30,6 +31,11 @@ class Laps:
             self._begun = time.perf_counter()
         elif phase == "prepare":
             self._prepared = time.perf_counter()
+
+    def parts(self, execute_s: float, *, has_stages: bool) -> PartSeconds:
+        """Returns the parts of the last step, all of which but its scheduling took so long. The model's stages are most
+        of a step of several, and no call is it."""
+        return PartSeconds(self.scheduler_s, execute_s if has_stages else self.model_s, execute_s)
 
     def ran(self, inputs: StepInputs) -> None:
         """Marks the end of the phase "model"."""

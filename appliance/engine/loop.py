@@ -6,7 +6,7 @@ between steps and sends its events while the next step runs.
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 
 import msgspec
@@ -14,42 +14,43 @@ import msgspec
 from appliance.base.log import set_level
 from appliance.engine.adapter_changes import CHECKER, AdapterChanges
 from appliance.engine.adapter_messages import AdapterSet, AdaptersServed
-from appliance.engine.core.results import Outputs, ended_output, refused_output
+from appliance.engine.core.results import Outputs, refused_output
 from appliance.engine.core.scheduler import Scheduler
-from appliance.engine.events import Events, adapter_events, weight_events
+from appliance.engine.events import Call, Events, adapter_events, answer, refusal, weight_events
 from appliance.engine.extension import AskRanks, called
 from appliance.engine.grammar.gate import GrammarGate, closed_gate
 from appliance.engine.idle import IdleWork
 from appliance.engine.messages import (
     AbortRequest,
+    EngineEvent,
     EngineMessage,
     EngineStats,
     ErrorKind,
     GenerateRequest,
+    Heartbeat,
     Hello,
     LiveSettings,
     OutputBatch,
-    SequenceOutput,
     UtilityRequest,
     UtilityResult,
     Vocabulary,
 )
+from appliance.engine.pausing import SHUT_DOWN, Pausing
 from appliance.engine.pulse import Pulse
 from appliance.engine.refusal import RequestKey
-from appliance.engine.request_intake import RequestIntake
+from appliance.engine.request_intake import Answers, RequestIntake
 from appliance.engine.rounds import Rounds
 from appliance.engine.runner import Runner
 from appliance.engine.sleep import REFUSAL, Sleep
 from appliance.engine.step import RowError, StepPlan, StepResult
 from appliance.engine.telling import Telling
-from appliance.engine.time_messages import PartSeconds
 from appliance.engine.validation import SamplingLimits
 from appliance.engine.weight_changes import NO_UPDATES, ChangeProgress, WeightChanges, no_sleep
 from appliance.engine.weight_messages import SettleWeights, UpdateWeights
 from appliance.engine.wire import raw
-from appliance.kernels.errors import ExecutableError
 from appliance.kernels.watched import Watched
 
+_CLOSED = "the engine is shutting down and takes no new requests"
 WAIT_S = 0.005  # between two checks for new messages, while only grammars are compiled, or adapters read
 
 Clock = Callable[[], float]
@@ -85,10 +86,11 @@ class EngineLoop:
         self._sleep, self._ask_ranks, self._collects_parts = sleep, ask_ranks, collects_parts
         self._adapters, self._weights, self._rounds = adapters, weights, rounds
         self._idle = IdleWork(runner.executable, scheduler.kv.pool, prefault_blocks)
-        self._telling = Telling(self._idle, sleep, weights, runner.executable)
+        self._pausing = Pausing(scheduler, self._grammars, self.pulse)
+        self._telling = Telling(self._idle, sleep, weights, self._pausing, runner.executable)
         self._ended = 0.0  # when the model's last step ended
         self._begun: deque[tuple[StepPlan, float]] = deque()  # steps in the stages of a pipeline, and when they began
-        self._draining: list[tuple[bytes, str]] | None = None  # (client, call id) to answer once idle
+        self._draining: list[Call] | None = None  # to answer once idle
 
     def watch(self, when_lost: Callable[[str], None]) -> None:
         """Has a function called with the reason, from another thread, if what runs the model ends by itself."""
@@ -97,13 +99,13 @@ class EngineLoop:
 
     @property
     def has_work(self) -> bool:
-        waits = self._grammars, self._adapters, self._weights, self._rounds
-        return self._scheduler.has_work or any(waits)
+        runs = self._scheduler.has_work and not self._pausing.is_frozen
+        return runs or self._grammars.has_work or any((self._adapters, self._weights, self._rounds))
 
     def handle(self, client: bytes, message: EngineMessage) -> Events:
-        """Handles one message between steps, and returns the events that answer it."""
+        """Handles one message between steps, and returns the events that answer it, or that it lets be answered."""
         if not isinstance(message, GenerateRequest | Vocabulary | Hello):
-            return self._end_begun() + self._handle(client, message)
+            return self._end_begun() + self._handle(client, message) + self.drained()
         return self._handle(client, message)
 
     def _handle(self, client: bytes, message: EngineMessage) -> Events:
@@ -111,8 +113,7 @@ class EngineLoop:
             case GenerateRequest():
                 return self._generate(client, message)
             case AbortRequest():
-                keys = [(client, request_id) for request_id in message.request_ids]
-                return self._abort(keys, message.index)
+                return self._abort([(client, request_id) for request_id in message.request_ids], message.index)
             case Vocabulary():
                 self._grammars.compiler.use(message)
                 return []
@@ -138,8 +139,8 @@ class EngineLoop:
     def forget_client(self, client: bytes) -> Events:
         """Ends the requests of a client that went away, and returns what steps that have begun give others."""
         events = self._end_begun()
-        self._abort(self._open_requests(client))
-        return events
+        self._abort(self._intake.open_requests(client))
+        return events + self.drained()
 
     def step(self) -> Events:
         """Runs one step if there is work; with several stages begins one, and ends the first that has begun. An
@@ -196,17 +197,13 @@ class EngineLoop:
         self._ended = self._clock()
         self._scheduler.learn(plan, self._ended - began - result.moved_s)
         if self._collects_parts:
-            self._scheduler.charge(plan, self._parts(self._ended - began))
+            seconds = self._runner.laps.parts(self._ended - began, has_stages=self._runner.num_lanes > 1)
+            self._scheduler.charge(plan, seconds)
         events = self._events(self._scheduler.commit(plan, result))
         self._rest_if_idle()
         self._runner.laps.end(plan)
         self.pulse.since = 0.0
         return events
-
-    def _parts(self, execute_s: float) -> PartSeconds:
-        """Returns the parts of the last step. The model's stages are most of a step of several, and no call is it."""
-        laps, has_stages = self._runner.laps, self._runner.num_lanes > 1
-        return PartSeconds(laps.scheduler_s, execute_s if has_stages else laps.model_s, execute_s)
 
     def _draft(self) -> None:
         """Lets a model draft, if that was decided when the last step was scheduled; its tokens are on their way."""
@@ -225,7 +222,7 @@ class EngineLoop:
             self._rounds.take_part(self.pulse)
         elif self._weights:
             self._weights.wait(WAIT_S)
-        elif self._grammars:
+        elif self._grammars.has_work:
             self._grammars.wait(WAIT_S)
         elif self._adapters:
             self._adapters.wait(WAIT_S)
@@ -243,31 +240,31 @@ class EngineLoop:
         return self._sleep is not None and self._sleep.is_asleep
 
     def drained(self) -> Events:
-        """Answers the calls that wait for an idle engine, once it is idle."""
-        if not self._draining or self.has_work:
-            return []
-        waiting, self._draining = self._draining, []
-        return [(client, UtilityResult(call_id=call_id, value=raw(True))) for client, call_id in waiting]
+        """Answers the calls that wait for an idle engine, or for one that is paused, once it is."""
+        waiting = self._pausing.quiet()
+        if self._draining and not self.has_work:
+            waiting, self._draining = waiting + self._draining, []
+        return [event for call in waiting for event in answer(call, True)]
 
-    def drain(self) -> None:
-        """Refuses new requests from now on."""
-        if self._draining is None:
-            self._draining = []
+    def drain(self, *calls: Call) -> Events:
+        """Refuses new requests from now on; `drained` answers the calls. Those that a pause holds back fail."""
+        self._draining = [*(self._draining or ()), *calls]
+        return self._abort(self._pausing.left_over(), error=SHUT_DOWN)
 
     def fail_all(self, reason: str, kind: ErrorKind) -> Events:
         """Fails every open request with the same reason. Steps that have begun are not waited for."""
         self._begun.clear()
         outputs = self._scheduler.end_all(reason, kind)
-        self._end_waiting(self._grammars.keys(), outputs, RowError(kind, reason))
+        self._intake.end_waiting(self._grammars.keys(), outputs, RowError(kind, reason))
         self._rest_if_idle()
         return self._events(outputs)
 
     def refuse(self, client: bytes, message: EngineMessage, kind: ErrorKind, reason: str) -> Events:
-        """Returns the answer to a message that came too late to be handled."""
+        """Returns the answer to a message that is not handled, such as one that came too late."""
         if isinstance(message, GenerateRequest):
-            return self._refused(client, message, kind, reason)
+            return self._answers([(client, refused_output(message.request_id, kind, None, reason))])
         if isinstance(message, UtilityRequest | AdapterSet | UpdateWeights | SettleWeights):
-            return [(client, UtilityResult(call_id=message.call_id, error=reason))]
+            return refusal((client, message.call_id), reason)
         return []
 
     def close(self) -> None:
@@ -282,62 +279,47 @@ class EngineLoop:
         """Begins a change; what cannot be is refused at once."""
         reason = "the engine has no places for adapters" if self._adapters is None else self._closed_reason()
         if reason is not None or self._adapters is None:
-            return [(client, UtilityResult(call_id=message.call_id, error=reason))]
+            return refusal((client, message.call_id), reason or "")
         self._adapters.add(client, message)
         return []
 
     def _change_weights(self, client: bytes, message: UpdateWeights | SettleWeights) -> Events:
         """Begins or settles a change, as with adapters."""
-        reason = NO_UPDATES if self._weights is None else self._closed_reason()
+        reason = NO_UPDATES if self._weights is None else self._closed_reason() or self._pausing.refuses(message)
         if reason is not None or self._weights is None:
-            return [(client, UtilityResult(call_id=message.call_id, error=reason))]
+            return refusal((client, message.call_id), reason or "")
         return self._progressed(self._weights.take(client, message))
 
     def _closed_reason(self) -> str | None:
         """Returns why the engine takes nothing new; None if it does."""
         if self._draining is not None:
-            return "the engine is shutting down and takes no new requests"
+            return _CLOSED
         return REFUSAL if self._is_asleep else None
 
     def _progressed(self, progress: ChangeProgress) -> Events:
-        released = [(client, self._intake.take(client, message)) for client, message in progress.released]
+        released = self._intake.let_in(progress.released)
         events = self._abort(progress.aborted) + weight_events(progress.answers) + self._answers(released)
-        told: Events = [(client, OutputBatch([], self._stats())) for client, *_ in progress.answers]
-        return told + events
+        return [self._told(client) for client, *_ in progress.answers] + events
 
     def _generate(self, client: bytes, message: GenerateRequest) -> Events:
         if (reason := self._closed_reason()) is not None:
-            return self._refused(client, message, ErrorKind.UNAVAILABLE, reason)
-        return self._answers([(client, self._intake.take(client, message))])
+            return self.refuse(client, message, ErrorKind.UNAVAILABLE, reason)
+        return self._answers(self._intake.let_in([(client, message)]))
 
-    def _answers(self, answers: Iterable[tuple[bytes, SequenceOutput | None]]) -> Events:
-        """Returns the answers to requests that were refused; None: that one was not."""
-        return [event for client, each in answers if each is not None for event in self._events({client: [each]})]
+    def _answers(self, answers: Answers) -> Events:
+        """Returns the answers to requests that were refused."""
+        return [event for client, each in answers for event in self._events({client: [each]})]
 
-    def _open_requests(self, client: bytes | None = None) -> list[RequestKey]:
-        return self._scheduler.open_requests(client) + self._grammars.keys(client)
-
-    def _abort(self, keys: list[RequestKey], index: int | None = None) -> Events:
-        """Ends requests, or one sequence of each; a request that waits for its grammar has no sequences yet."""
-        outputs = self._scheduler.abort(keys, index)
-        if index is None:
-            self._end_waiting(keys, outputs)
+    def _abort(self, keys: list[RequestKey], index: int | None = None, error: RowError | None = None) -> Events:
+        """Ends requests, or one sequence of each."""
+        outputs = self._intake.end(keys, index, error)
         self._rest_if_idle()
         return self._events(outputs)
-
-    def _end_waiting(self, keys: list[RequestKey], outputs: Outputs, error: RowError | None = None) -> None:
-        """Ends those of the requests that wait for their grammar, and adds their last outputs to `outputs`."""
-        for client, message in self._grammars.remove(keys):
-            ended = [ended_output(message.request_id, index, error) for index in range(message.sampling.n)]
-            outputs.setdefault(client, []).extend(ended)
 
     def _rest_if_idle(self) -> None:
         """Cancels a step that began early if no request is open."""
         if not self._scheduler.has_work:
             self._runner.rest()
-
-    def _refused(self, client: bytes, message: GenerateRequest, kind: ErrorKind, reason: str) -> Events:
-        return self._events({client: [refused_output(message.request_id, kind, None, reason)]})
 
     def _utility(self, client: bytes, message: UtilityRequest) -> Events:
         value: object = True
@@ -347,12 +329,16 @@ class EngineLoop:
             case "stats":
                 value = self._stats()
             case "reset_prefix_cache":
+                if message.preempts:
+                    self._runner.rest()
+                    self._scheduler.preempt_all()
                 value = self._scheduler.kv.reset()
             case "drain":
-                self.drain()
-                assert self._draining is not None
-                self._draining.append((client, message.call_id))
-                return self.drained()
+                return self.drain((client, message.call_id))
+            case "pause":
+                return self._pause(client, message)
+            case "resume":
+                return self._resume(client, message)
             case "shutdown":
                 self.stopped = True
             case "start_profile":
@@ -364,25 +350,41 @@ class EngineLoop:
                 return [(client, called(self._ask_ranks, message))]
             case "sleep" | "wake_up":
                 return self._change_sleep(client, message)
-        return [(client, UtilityResult(call_id=message.call_id, value=raw(value)))]
+        return answer((client, message.call_id), value)
+
+    def _pause(self, client: bytes, message: UtilityRequest) -> Events:
+        """Holds requests back from now on; `drained` answers."""
+        call = client, message.call_id
+        if self._draining is not None:
+            return refusal(call, _CLOSED)
+        events = self._abort(self._pausing.begin(call, message.mode, clears_cache=message.clears_cache))
+        self._runner.rest()
+        return events + self._told_of_pause(client)
+
+    def _resume(self, client: bytes, message: UtilityRequest) -> Events:
+        events = self._answers(self._intake.let_in(self._pausing.end()))
+        return events + self._told_of_pause(client) + answer((client, message.call_id), True)
+
+    def _told_of_pause(self, client: bytes) -> Events:
+        """Returns the statistics for a client, and a heartbeat for all, so that all know it before the answer comes."""
+        return [self._told(client), (None, Heartbeat(self._clock(), self.pulse.step, 0.0, self.pulse.is_paused))]
 
     def _change_sleep(self, client: bytes, message: UtilityRequest) -> Events:
         """Puts the engine to sleep, for which open requests are aborted, or wakes it."""
         if self._sleep is None or (reason := no_sleep(message, self._weights)) is not None:
             reason = "the engine cannot sleep" if self._sleep is None else reason
-            return [(client, UtilityResult(call_id=message.call_id, error=reason))]
+            return refusal((client, message.call_id), reason or "")
         events: Events = []
-        try:
-            if message.method == "wake_up":
-                self._sleep.wake(message.tags)
-            elif not self._is_asleep:
-                events += self._abort(self._open_requests())
-                self._scheduler.kv.reset(gives_back=True)
-                self._sleep.begin(message.level)
-        except ExecutableError as error:  # the device has no memory left: it sleeps on
-            return [*events, (client, UtilityResult(call_id=message.call_id, error=str(error)))]
-        told = (client, OutputBatch([], self._stats()))  # no step will tell it while the engine sleeps
-        return [*events, told, (client, UtilityResult(call_id=message.call_id, value=raw(self._sleep.stats)))]
+        if message.method == "sleep" and not self._is_asleep:
+            events += self._abort(self._intake.open_requests())
+            self._scheduler.kv.reset(gives_back=True)
+        if (failure := self._sleep.change(message)) is not None:
+            return events + refusal((client, message.call_id), failure)
+        return [*events, self._told(client), *answer((client, message.call_id), self._sleep.stats)]
+
+    def _told(self, client: bytes) -> tuple[bytes | None, EngineEvent]:
+        """Returns the statistics for a client that hears of them by no step."""
+        return client, OutputBatch([], self._stats())
 
     def _stats(self) -> EngineStats:
         return self._telling.added_to(self._scheduler.stats(self._clock()))

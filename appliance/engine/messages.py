@@ -10,6 +10,7 @@ from appliance.engine.adapter_messages import AdaptersServed, AdapterStats
 from appliance.engine.expert_messages import ExpertStats
 from appliance.engine.extension_messages import ExtensionCall
 from appliance.engine.graph_messages import GraphStats
+from appliance.engine.pause_messages import PauseMode
 from appliance.engine.prompt_embeds import PromptEmbeds
 from appliance.engine.sleep_messages import SleepLevel, SleepStats, SleepTag
 from appliance.engine.speculation_messages import SpeculationStats
@@ -195,19 +196,21 @@ class AbortRequest(msgspec.Struct, frozen=True, tag="abort", omit_defaults=True)
 
 UtilityMethod = Literal[
     "boot_report", "stats", "reset_prefix_cache", "drain", "shutdown", "start_profile", "stop_profile", "sleep",
-    "wake_up", "call_extension",
+    "wake_up", "call_extension", "pause", "resume",
 ]  # fmt: skip
 
 
 class UtilityRequest(msgspec.Struct, frozen=True, kw_only=True, tag="utility"):
     """A call that is answered once.
 
-    boot_report: a BootReport. stats: EngineStats. reset_prefix_cache: true, or false while any block is used.
-    drain: true once every open request has ended; new ones are refused meanwhile. shutdown: true, then the engine ends.
+    boot_report: a BootReport. stats: EngineStats. reset_prefix_cache: true, or false while any block is used;
+    with `preempts`, what runs gives its blocks back first. drain: true once every open request has ended; new ones are
+    refused meanwhile, and those that a pause holds back fail. shutdown: true, then the engine ends.
     start_profile: true; traced: with a trace of each step. stop_profile: an EngineProfile, or null when none ran.
     sleep: a SleepStats; open requests are aborted; level 1 keeps the weights on the host, 2 nothing. wake_up: a
     SleepStats; tags: what comes back, all without any. call_extension: a list of
-    ExtensionAnswer, of each rank, to `call`.
+    ExtensionAnswer, of each rank, to `call`. pause: true once no request runs: they end as `mode` says, and new ones
+    wait until `resume`, which is answered by true. clears_cache: prefixes are forgotten once no request is open.
     """
 
     call_id: str
@@ -216,6 +219,9 @@ class UtilityRequest(msgspec.Struct, frozen=True, kw_only=True, tag="utility"):
     tags: tuple[SleepTag, ...] = ()
     traced: bool = False
     call: ExtensionCall | None = None
+    preempts: bool = False
+    mode: PauseMode = "abort"
+    clears_cache: bool = False
 
 
 EngineMessage = Hello | Vocabulary | LiveSettings | GenerateRequest | Change | AbortRequest | UtilityRequest
@@ -321,6 +327,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     graphs: GraphStats | None = None  # None: none are planned
     sleep: SleepStats | None = None  # None: it cannot sleep
     weights: WeightStats | None = None  # None: they cannot be replaced
+    pause: PauseMode | None = None  # None: there is none
     experts: ExpertStats | None = None  # None: they stay where they are
 
 
@@ -335,6 +342,7 @@ class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
     time: float
     step: int
     step_seconds: float = 0.0  # for how long the current step has run; 0 between steps
+    is_paused: bool = False
 
 
 class BootPhase(msgspec.Struct, frozen=True, kw_only=True, tag="boot"):

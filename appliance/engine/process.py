@@ -182,7 +182,7 @@ class ServedEngine:
                 case StepWanted():  # the loop takes part in its turn
                     continue
                 case DrainAndStop(seconds):
-                    loop.drain()
+                    self._front.emit(loop.drain())
                     self._deadline = time.monotonic() + seconds
                 case _:
                     self._front.emit(loop.handle(client, message))

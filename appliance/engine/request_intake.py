@@ -1,18 +1,22 @@
-"""The way of a request into the scheduler: it is checked, and waits at the gate for its grammar or for new weights."""
+"""The way of a request into the scheduler: it is checked, and waits at the gate for its grammar or for new weights.
+From both it is taken out where it ends early."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from appliance.engine.core.results import refused_output
+from appliance.engine.core.results import Outputs, ended_output, refused_output
 from appliance.engine.core.scheduler import Scheduler
 from appliance.engine.faults import row_fault
 from appliance.engine.given_embeds import validate_embeds
 from appliance.engine.grammar.gate import GrammarGate
 from appliance.engine.grammar.interface import Grammar
 from appliance.engine.messages import ErrorKind, GenerateRequest, SequenceOutput
-from appliance.engine.refusal import Refusal
+from appliance.engine.refusal import Refusal, RequestKey
 from appliance.engine.runner import Runner
+from appliance.engine.step import RowError
 from appliance.engine.validation import InvalidSamplingError, SamplingLimits, validate_request
+
+Answers = list[tuple[bytes, SequenceOutput]]  # (client, the answer to its request)
 
 
 class RequestIntake:
@@ -27,7 +31,30 @@ class RequestIntake:
         """Takes a request in; returns its answer if it is refused."""
         return _refusal(message, lambda: self._take(client, message))
 
-    def settled(self) -> list[tuple[bytes, SequenceOutput]]:
+    def let_in(self, waited: Iterable[tuple[bytes, GenerateRequest]]) -> Answers:
+        """Takes in what has waited at the gate; returns the answers to what is refused."""
+        taken = [(client, self.take(client, message)) for client, message in waited]
+        return [(client, answer) for client, answer in taken if answer is not None]
+
+    def open_requests(self, client: bytes | None = None) -> list[RequestKey]:
+        """Returns the open requests of one client, or of all, whether or not they are in the scheduler yet."""
+        return self._scheduler.open_requests(client) + self._gate.keys(client)
+
+    def end(self, keys: list[RequestKey], index: int | None = None, error: RowError | None = None) -> Outputs:
+        """Ends requests between steps, or one sequence of each: one that waits here has no sequences yet. error: they
+        fail."""
+        outputs = self._scheduler.abort(keys, index, error)
+        if index is None:
+            self.end_waiting(keys, outputs, error)
+        return outputs
+
+    def end_waiting(self, keys: list[RequestKey], outputs: Outputs, error: RowError | None = None) -> None:
+        """Ends those of the requests that wait at the gate, and adds their last outputs to `outputs`."""
+        for client, message in self._gate.remove(keys):
+            ended = [ended_output(message.request_id, index, error) for index in range(message.sampling.n)]
+            outputs.setdefault(client, []).extend(ended)
+
+    def settled(self) -> Answers:
         """Takes those in whose grammar is compiled; returns the answers to those whose grammar failed."""
         answers = []
         for client, message, outcome in self._gate.settled():

@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 from msgspec.structs import replace
 
 from appliance.base.errors import ApplianceError
+from appliance.engine.messages import UtilityRequest
 from appliance.engine.sleep_messages import SLEEP_TAGS, SleepLevel, SleepStats, SleepTag
 from appliance.engine.swap_memory import Swap
 from appliance.kernels.errors import ExecutableError
@@ -84,6 +85,17 @@ class Sleep:
     @property
     def is_asleep(self) -> bool:
         return bool(self.stats.asleep)
+
+    def change(self, request: UtilityRequest) -> str | None:
+        """Does what is asked for: "sleep", while no request is open, or "wake_up". Returns why it could not."""
+        try:
+            if request.method == "wake_up":
+                self.wake(request.tags)
+            else:
+                self.begin(request.level)
+        except ExecutableError as error:  # the device has no memory left: it sleeps on
+            return str(error)
+        return None
 
     def begin(self, level: SleepLevel) -> None:
         """Puts weights and caches away, while no request is open. Of one that sleeps already nothing changes."""

@@ -21,6 +21,7 @@ _log = logger("engine")
 
 NO_UPDATES = "the weights of this engine cannot be replaced: its experts move, or code of the checkpoint runs them"
 
+_HOLDER = "weights"  # of the gate
 Clock = Callable[[], float]
 Answer = tuple[bytes, str, WeightStats | str]  # (client, call id, the weights now or why they are those before)
 
@@ -112,10 +113,13 @@ class WeightChanges:
 
     def wait(self, seconds: float) -> None:
         """Waits until weights are read, at most `seconds`."""
-        if self._change is not None and not self._change.waits:
-            wait([self._change.staging], seconds)
-        elif self._change is not None:
-            time.sleep(seconds)  # what it waits for comes as a message
+        change = self._change
+        if change is None:
+            return
+        if change.waits or change.staged_at is not None:
+            time.sleep(seconds)  # what it waits for comes as a message, such as the end of a pause
+        else:
+            wait([change.staging], seconds)
 
     def close(self) -> None:
         """Ends, before the executable is closed. New weights that are not in place yet are forgotten when they are
@@ -133,7 +137,7 @@ class WeightChanges:
         """Holds new requests back. Says whether no other is open; else they end by themselves, or are to be aborted."""
         if change.staged_at is None:
             change.staged_at = self._clock()
-            self._gate.shut()
+            self._gate.shut(_HOLDER)
         if change.message.update.abort:
             progress.aborted = [key for key in self._scheduler.open_requests() if key[0] != CHECKER]
         return not self._scheduler.has_work
@@ -172,7 +176,7 @@ class WeightChanges:
         if isinstance(outcome, str):
             _log.warning("new weights were refused", extra=fields(reason=outcome))
         progress.answers.append((change.client, change.message.call_id, outcome))
-        progress.released = self._gate.open()
+        progress.released = self._gate.open(_HOLDER)
 
 
 def _forget(staging: Future[StagedUpdate]) -> None:

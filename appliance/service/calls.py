@@ -18,6 +18,7 @@ from appliance.engine.messages import (
     UtilityRequest,
     UtilityResult,
 )
+from appliance.engine.pause_messages import PauseMode
 from appliance.engine.sleep_messages import SleepLevel, SleepTag
 from appliance.engine.weight_messages import Change, SettleWeights, UpdateWeights, WeightUpdate
 from appliance.plan.types import AdapterPlan
@@ -48,6 +49,19 @@ class EngineCalls:
     async def call(self, method: UtilityMethod) -> msgspec.Raw:
         """Makes a utility call (see UtilityRequest). Raises RequestFailedError when the engine is gone or refuses."""
         return await self._ask(lambda call_id: UtilityRequest(call_id=call_id, method=method))
+
+    async def reset_prefix_cache(self, *, preempts: bool) -> msgspec.Raw:
+        """Empties the prefix cache; preempts: what runs gives its blocks back first. Returns whether it is empty.
+        Raises like `call`."""
+        return await self._ask(
+            lambda call_id: UtilityRequest(call_id=call_id, method="reset_prefix_cache", preempts=preempts)
+        )
+
+    async def pause(self, mode: PauseMode, *, clears_cache: bool) -> None:
+        """Has the engine hold requests back; returns once no request runs. Raises RequestFailedError like `call`."""
+        await self._ask(
+            lambda call_id: UtilityRequest(call_id=call_id, method="pause", mode=mode, clears_cache=clears_cache)
+        )
 
     async def start_trace(self) -> None:
         """Starts a profile with a trace of each step. Raises RequestFailedError like `call`."""

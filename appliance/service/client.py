@@ -22,6 +22,7 @@ from appliance.engine.messages import (
     UtilityMethod,
     UtilityResult,
 )
+from appliance.engine.pause_messages import PauseMode
 from appliance.engine.profile import EngineProfile
 from appliance.engine.sleep_messages import SleepLevel, SleepTag
 from appliance.engine.weight_messages import WeightStats, WeightUpdate
@@ -191,10 +192,23 @@ class EngineClient:
 
     async def call(self, method: UtilityMethod) -> msgspec.Raw:
         """Makes a utility call: see EngineCalls.call."""
-        answer = await self._calls.call(method)
-        if method == "reset_prefix_cache":
+        return await self._calls.call(method)
+
+    async def reset_prefix_cache(self, *, preempts: bool = False) -> bool:
+        """Empties the prefix cache: see EngineCalls.reset_prefix_cache."""
+        answer = await self._calls.reset_prefix_cache(preempts=preempts)
+        self.when_emptied()
+        return msgspec.msgpack.decode(answer, type=bool)
+
+    async def pause(self, mode: PauseMode, *, clears_cache: bool) -> None:
+        """Has the engine hold requests back: see EngineCalls.pause."""
+        await self._calls.pause(mode, clears_cache=clears_cache)
+        if clears_cache:
             self.when_emptied()
-        return answer
+
+    async def resume(self) -> None:
+        """Lets the engine go on. Raises RequestFailedError when it is gone."""
+        await self._calls.call("resume")
 
     async def start_trace(self) -> None:
         """Starts a trace: see EngineCalls.start_trace."""

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from appliance.engine.messages import ErrorKind
 from appliance.service.errors import RequestFailedError
@@ -16,11 +16,13 @@ PATIENCE_S = 5.0  # for the token
 KEPT_S = 1.0  # a result answers everybody who asks within this time
 
 DeepState = Literal["ok", "busy", "stuck"]
+_PAUSED: Final[tuple[DeepState, str]] = ("busy", "the engine is paused: a token comes after POST /resume")
 
 
 @dataclass(frozen=True, slots=True)
 class DeepResult:
-    """ok: the token came. busy: it did not, and the engine works. stuck: it did not, and nothing explains why."""
+    """ok: the token came. busy: it did not, and the engine works, or is paused. stuck: it did not, and nothing explains
+    why."""
 
     state: DeepState
     seconds: float
@@ -59,8 +61,10 @@ class DeepCheck:
 
     async def _check(self) -> DeepResult:
         began, step = self._clock(), self._health.step
-        state, reason = await self._ask()
-        if state == "stuck" and self._works_since(step):
+        state, reason = _PAUSED if self._health.is_paused else await self._ask()
+        if state == "stuck" and self._health.is_paused:
+            state, reason = _PAUSED
+        elif state == "stuck" and self._works_since(step):
             state, reason = "busy", f"no token within {self._patience_s:g} s, and the engine works"
         self._ended_at = self._clock()
         self._metrics.deep_checked(state)

@@ -11,6 +11,7 @@ from appliance.service.adapter_metrics import info_labels, request_labels
 from appliance.service.counted import CountedHistogram
 from appliance.service.expert_metrics import EXPERT_GAUGES, expert_counts, expert_gauges
 from appliance.service.figure import Figure
+from appliance.service.pause_metrics import pause_gauges
 from appliance.service.sleep_metrics import sleep_gauges
 from appliance.service.speculation_metrics import speculation_counts
 from appliance.service.swap_metrics import SWAP_GAUGES, swap_costs, swap_counts, swap_gauges
@@ -108,7 +109,8 @@ class EngineMetrics:
         for name, value in swap_gauges(stats.swap).items():
             self._set(name, value)
         self._figures["weights_info"].clear(self.engine)
-        for (name, *labels), value in (sleep_gauges(stats.sleep) | weight_gauges(stats.weights)).items():
+        states = sleep_gauges(stats.sleep) | weight_gauges(stats.weights) | pause_gauges(stats.pause)
+        for (name, *labels), value in states.items():
             self._set(name, value, *labels)
         for what, value in swap_costs(stats.swap).items():
             self._set("swap_cost_seconds", value, what)

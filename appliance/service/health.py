@@ -47,6 +47,9 @@ class EngineHealth(Protocol):
     def is_ready(self) -> bool: ...
 
     @property
+    def is_paused(self) -> bool: ...
+
+    @property
     def replicas(self) -> "Mapping[int, EngineHealth]": ...
 
     def reasons(self) -> Sequence[str]:
@@ -63,6 +66,7 @@ class Health:
     num_restarts: int = 0
     step: int = 0
     step_seconds: float = 0.0  # how long it had run; 0 between steps
+    is_paused: bool = False  # at the last heartbeat: requests are taken, and wait
 
     @property
     def is_ready(self) -> bool:

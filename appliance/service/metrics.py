@@ -20,6 +20,7 @@ from appliance.service.engine_metrics import EngineMetrics, Planned
 from appliance.service.expert_metrics import EXPERT_METRICS
 from appliance.service.figure import Figure, names_of
 from appliance.service.metric import Metric
+from appliance.service.pause_metrics import PAUSE_METRICS
 from appliance.service.sleep_metrics import SLEEP_METRICS
 from appliance.service.speculation_metrics import SPECULATION_METRICS
 from appliance.service.swap_metrics import SWAP_METRICS
@@ -71,6 +72,7 @@ _OF_ENGINES: tuple[Metric, ...] = (
     *SPECULATION_METRICS,
     *SWAP_METRICS,
     *SLEEP_METRICS,
+    *PAUSE_METRICS,
     *WEIGHT_METRICS,
     *EXPERT_METRICS,
     *ADAPTER_METRICS,

@@ -62,7 +62,8 @@ class EnginePaths:
 
 class Supervisor:
     """`listener` hears every boot phase and every change of health, in order. replica: the number of the engine among
-    those with this plan. group: of those with which it runs its steps."""
+    those with this plan. group: of those with which it runs its steps. should_pause: whether an engine that is ready is
+    to be paused at once; by default, if the one before it was."""
 
     def __init__(
         self,
@@ -76,6 +77,7 @@ class Supervisor:
         first: SpawnedEngine | None = None,
         replica: int = 0,
         group: "StepGroup | None" = None,
+        should_pause: Callable[[], bool] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.health = Health()
@@ -88,6 +90,7 @@ class Supervisor:
         self._first = first  # an engine that was started before us
         self._replica, self._group = replica, group
         self._environment = _devices_of(plan, replica)
+        self._should_pause = should_pause or (lambda: self.health.is_paused)
         self._clock = clock
         self._heartbeat_timeout_s = plan.restart.heartbeat_timeout_s
         self._rule = RestartRule(plan.restart)
@@ -185,6 +188,8 @@ class Supervisor:
     def drain(self, intake: Intake = DRAINING) -> None:
         """No new requests from now on, for the reason of `intake`; open ones go on."""
         self._client.intake = intake
+        if self._link is not None and self.health.is_paused:  # nobody waits for the end of the pause
+            self._link.send(UtilityRequest(call_id="drain", method="drain"))
         self._change(EngineState.DRAINING, intake.reason)
 
     async def stop(self) -> None:
@@ -348,10 +353,13 @@ class Supervisor:
     def _on_heartbeat(self, beat: Heartbeat, stuck: float) -> None:
         """stuck: seconds of the running step."""
         self.health.step, self.health.step_seconds = beat.step, beat.step_seconds
+        self.health.is_paused = beat.is_paused if self._has_loaded else self.health.is_paused
         if stuck > self._heartbeat_timeout_s and self._child is not None and self._failure is None:
             self._hung(self._child, f"the engine hangs in step {beat.step} for {stuck:.1f} s")
 
     def _on_ready(self, event: Ready) -> None:
+        if not self._has_loaded and self._should_pause() and self._link is not None:
+            self._link.send(UtilityRequest(call_id="pause", method="pause"))  # before it gets requests
         self._has_loaded = True
         if self.health.is_ready or self.health.state is EngineState.DRAINING:
             return

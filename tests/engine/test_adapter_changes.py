@@ -19,6 +19,7 @@ from appliance.engine.messages import (
     OutputBatch,
     SamplingParams,
     SequenceOutput,
+    UtilityRequest,
     UtilityResult,
 )
 from appliance.plan.adapter_files import adapter_plan
@@ -297,3 +298,31 @@ def test_an_engine_does_not_start_with_an_adapter_without_effect(folder: Path, p
     adapters = msgspec.structs.replace(plan.adapters, served=(spoil(folder, "start", "weak"),))
     with pytest.raises(AdapterRefusedError, match="changes nothing"):
         InprocEngine.from_plan(msgspec.structs.replace(plan, adapters=adapters))
+
+
+@pytest.mark.parametrize("blocks", [256, 14], ids=["roomy", "tight"])
+@pytest.mark.parametrize("num_open", [2, 12], ids=["few", "all rows"])
+def test_adapters_change_while_requests_are_kept_where_they_are(
+    blocks: int, num_open: int, plan: EnginePlan, folder: Path, alone: dict[tuple[str | None, int], list[int]]
+) -> None:
+    own = prepare(folder / "spec.yaml", (f"cache.num_blocks={blocks}",)).plan
+    with InprocEngine.from_plan(own) as engine:
+        running = Running(engine)
+        for number in range(num_open):
+            running.ask(f"open {number}", "a" if number % 2 else None, number % 4)
+        for _ in range(4):
+            running.step()
+        engine.send(UtilityRequest(call_id="pause", method="pause", mode="keep"))
+        running.step()
+        before = {name: list(tokens) for name, tokens in running.said.items()}
+        assert before
+        assert running.changed(planned(folder, "a"), planned(folder, "b")).error is None
+        assert running.said == before
+        running.ask("new", "b", 1)
+        running.run()
+        assert "new" not in running.said
+        engine.send(UtilityRequest(call_id="resume", method="resume"))
+        running.run()
+        assert running.said["new"] == alone["b", 1]
+        for number in range(num_open):
+            assert running.said[f"open {number}"] == alone["a" if number % 2 else None, number % 4]

@@ -37,6 +37,7 @@ BODIES: dict[str, dict[str, Any]] = {
 OF_ADAPTERS = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")  # off here; see tests/e2e/test_adapters.py
 OF_SLEEP = ("/sleep", "/wake_up")  # off here; see tests/e2e/test_sleep.py
 OF_TRACES = ("/start_profile", "/stop_profile")  # off here; see tests/server/test_profiles.py
+OF_PAUSES = ("/pause", "/resume")  # off here; see tests/server/test_pause.py
 OF_WEIGHTS = ("/update_weights_from_disk",)  # off here; see tests/e2e/test_weight_updates.py
 OFF = (
     "/docs",
@@ -46,6 +47,8 @@ OFF = (
     "/tokenizer_info",
     "/is_sleeping",
     "/get_weight_version",
+    "/is_paused",
+    *OF_PAUSES,
     *OF_WEIGHTS,
     *OF_ADAPTERS,
     *OF_SLEEP,
@@ -54,7 +57,17 @@ OFF = (
 SET_SCALES = "/lora-adapters"  # its POST is off here as well, and its GET is not
 OF_EXTENSIONS = ("/collective_rpc",)  # its class is off here; see tests/server/test_collective.py
 OF_PROFILES = ("/debug/profile/start", "/debug/profile/stop")
-WITHOUT_BODY = ("/v1/files", *OF_PROFILES, *OF_ADAPTERS, *OF_SLEEP, *OF_TRACES, *OF_WEIGHTS, *OF_EXTENSIONS, SET_SCALES)
+WITHOUT_BODY = (
+    "/v1/files",
+    *OF_PROFILES,
+    *OF_ADAPTERS,
+    *OF_SLEEP,
+    *OF_TRACES,
+    *OF_PAUSES,
+    *OF_WEIGHTS,
+    *OF_EXTENSIONS,
+    SET_SCALES,
+)
 # The model of these tests generates: routes for others refuse it before anything else; see tests/server/pooling.
 POSTS = [
     route.path for route in ROUTES if route.methods == ("POST",) and "{" not in route.path and route.does != "pool"

@@ -57,6 +57,7 @@ def test_the_document_is_the_servers(fuzzed: Server) -> None:
     off = {"/v1/load_lora_adapter", "/v1/unload_lora_adapter"}  # of adapters, which this model has not
     off |= {"/sleep", "/wake_up", "/is_sleeping"}  # see tests/e2e/test_sleep.py
     off |= {"/start_profile", "/stop_profile"}  # where a folder is named; see tests/server/test_profiles.py
+    off |= {"/pause", "/resume", "/is_paused"}  # see tests/server/test_pause.py
     off |= {"/update_weights_from_disk", "/get_weight_version"}  # see tests/e2e/test_weight_updates.py
     assert set(served["paths"]) == {route.path.replace(":path}", "}") for route in ROUTES} - off
 

@@ -29,8 +29,9 @@ class Admission:
         self.prefix_queries = 0  # tokens
         self.prefix_hits = 0  # tokens
 
-    def admit(self, step: StepBuilder, prefills: list[Sequence]) -> None:
-        """Adds waiting sequences to the step. `prefills` run already; the blocks that they still need stay free."""
+    def admit(self, step: StepBuilder, prefills: list[Sequence], *, only_checks: bool = False) -> None:
+        """Adds waiting sequences to the step. `prefills` run already; the blocks that they still need stay free.
+        only_checks: those that check an adapter, which are first."""
         books = self._books
         if not books.num_waiting:
             return
@@ -39,6 +40,8 @@ class Admission:
         held: list[Sequence] = []
         first_without_slot: Sequence | None = None
         while books.free_rows and step.budget > 0 and step.logits > 0 and (head := books.head()) is not None:
+            if only_checks and not head.request.is_check:
+                break
             if _leader_is_busy(head) or self._rules.must_let_pass(head, step):
                 held.append(books.pop_head())
                 continue

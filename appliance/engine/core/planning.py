@@ -36,6 +36,7 @@ class StepPlanner:
         self._delay = PromptDelay(config.delay_factor)
         self._admits = True  # whether waiting prompts may start in the step that is built
         self._decodes = DecodeCount(0, 0)  # when the last step was scheduled
+        self.holds_requests = False  # only what checks an adapter runs
 
     def use(self, config: SchedulerConfig) -> None:
         """Sets other limits, from the next step on."""
@@ -48,6 +49,8 @@ class StepPlanner:
         """Returns the next step; it has no chunks when nothing is open. goes_on: it runs already for the rows that
         decode, so no other can join it."""
         self._kv.settle()
+        if self.holds_requests:
+            return self._checks_alone()
         self._admits = not self._delay.holds_any or self._is_delay_over(clock())
         if goes_on and self._books.running and all(each.has_run_prompt for each in self._books.running):
             return self._decodes_alone()
@@ -83,6 +86,23 @@ class StepPlanner:
         self._decoding.schedule(step)
         self._register(step)
         return step
+
+    def _checks_alone(self) -> StepBuilder:
+        """Builds a step with nothing but the check of an adapter; no chunks if there is none. Others are
+        preempted where it has no room beside them."""
+        books = self._books
+        self._decodes = DecodeCount(0, 0)
+        while True:
+            step = self._begun(self._config.max_num_batched_tokens)
+            running = [each for each in books.running if each.request.is_check and not each.in_flight]
+            self._schedule_prefills(step, running)
+            self._register(step)
+            self.admission.admit(step, running, only_checks=True)
+            head, victim = books.head(), books.last_idle()
+            is_waiting = bool(running) or (head is not None and head.request.is_check)
+            if step.chunks or not is_waiting or victim is None or victim.request.is_check:
+                return step
+            books.preempt(victim)
 
     def _begun(self, budget: int) -> StepBuilder:
         return StepBuilder(budget, self._config.max_num_sampled, pools_all=self._config.pooling == "all")

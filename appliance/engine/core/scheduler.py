@@ -59,6 +59,20 @@ class Scheduler:
         self._planner.use(self.config)
 
     @property
+    def holds_requests(self) -> bool:
+        """Open requests run no step: only what checks an adapter does."""
+        return self._planner.holds_requests
+
+    @holds_requests.setter
+    def holds_requests(self, holds: bool) -> None:
+        self._planner.holds_requests = holds
+
+    def preempt_all(self) -> None:
+        """Returns all that runs to the queue, between steps: it is computed again, and no block is in use."""
+        while (sequence := self._books.last_idle()) is not None:
+            self._books.preempt(sequence, trusted=False)
+
+    @property
     def adapters(self) -> AdapterSlots:
         return self._books.adapters
 
@@ -92,9 +106,9 @@ class Scheduler:
         starts before all others. At most one is open at a time."""
         self._books.open(self._factory.create_check(client, message, adapter))
 
-    def abort(self, keys: Iterable[RequestKey], index: int | None = None) -> Outputs:
-        """Ends requests between steps, or only sequence `index` of each. Unknown keys are ignored."""
-        return self._end(keys, index, None)
+    def abort(self, keys: Iterable[RequestKey], index: int | None = None, error: RowError | None = None) -> Outputs:
+        """Ends requests between steps, or only sequence `index` of each. Unknown keys are ignored. error: they fail."""
+        return self._end(keys, index, error)
 
     def end_all(self, reason: str, kind: ErrorKind) -> Outputs:
         """Fails every open sequence with the same reason, between steps, or if no step will end."""
@@ -158,7 +172,8 @@ class Scheduler:
 
     def draft_wish(self) -> DraftWish | None:
         """Returns what a model is to draft before the next step is scheduled; None if nothing."""
-        return None if self._speculation is None else self._speculation.wish(self._books.running)
+        is_wanted = self._speculation is not None and not self.holds_requests
+        return self._speculation.wish(self._books.running) if is_wanted and self._speculation is not None else None
 
     def offer(self, wish: DraftWish, drafted: Drafted, seconds: float) -> None:
         """Takes the drafts that were wished for, which took so long. No sequence has changed since."""

@@ -1,5 +1,5 @@
 """The gate: requests with a constraint wait here until their grammar is compiled; then the scheduler gets them. While
-it is shut, as weights change, all that come wait here."""
+it is shut, as weights change or the engine is paused, all that come wait here."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -33,28 +33,40 @@ class GrammarGate:
         self._budget_s = budget_s
         self._waiting: dict[RequestKey, _Waiting] = {}
         self._held: dict[RequestKey, GenerateRequest] = {}  # since it is shut
-        self.is_shut = False
+        self._shut_by: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._held)
+
+    @property
+    def is_shut(self) -> bool:
+        return bool(self._shut_by)
+
+    @property
+    def has_work(self) -> bool:
+        """Requests wait here for what other threads do, and for nothing else."""
+        return bool(self._waiting) and not self.is_shut
 
     @property
     def num_held(self) -> int:
         """The sequences of requests that wait until it opens."""
         return sum(message.sampling.n for message in self._held.values())
 
-    def shut(self) -> None:
-        """Lets no request pass from now on: `hold` takes them."""
-        self.is_shut = True
+    def shut(self, holder: str) -> None:
+        """Lets no request pass until the holder opens it again: `hold` takes them."""
+        self._shut_by.add(holder)
 
     def hold(self, client: bytes, message: GenerateRequest) -> None:
         """Keeps a request until the gate opens. Raises Refusal."""
         self._check_id(client, message)
         self._held[client, message.request_id] = message
 
-    def open(self) -> list[tuple[bytes, GenerateRequest]]:
-        """Removes and returns what was held, in its order, to be let in now."""
-        held, self._held, self.is_shut = self._held, {}, False
+    def open(self, holder: str) -> list[tuple[bytes, GenerateRequest]]:
+        """Removes and returns what was held, in its order, to be let in now; nothing while another holds it shut."""
+        self._shut_by.discard(holder)
+        if self.is_shut:
+            return []
+        held, self._held = self._held, {}
         return [(client, message) for (client, _), message in held.items()]
 
     def admit(self, client: bytes, message: GenerateRequest) -> Grammar | None:

@@ -22,7 +22,7 @@ async def ready(state: ServerState, request: Request) -> Response:
     """200 when requests are taken, else 503 with the reasons and how far the start has come.
 
     With deep=1 a token has to come through the scheduler as well (see DeepCheck). Several replicas are ready while one
-    is; then `degraded` says whether others are not, and `replicas` why.
+    is; then `degraded` says whether others are not, and `replicas` why. A paused engine is ready: requests wait there.
     """
     health = state.health
     reasons = list(health.reasons())
@@ -32,6 +32,7 @@ async def ready(state: ServerState, request: Request) -> Response:
         "ready": not reasons,
         "state": health.state.value,
         "reasons": reasons,
+        "paused": health.is_paused,
         "restarts": health.num_restarts,
         "phases": [
             {

@@ -4,8 +4,8 @@ Of several replicas, engine=1 names one, and may be given several times; without
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from typing import cast
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, cast
 
 import msgspec
 import orjson
@@ -13,17 +13,25 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from appliance.engine.messages import EngineStats
+from appliance.engine.pause_messages import PauseMode
 from appliance.engine.sleep_messages import SLEEP_TAGS, SleepLevel, SleepStats, SleepTag
 from appliance.requests.errors import ApiError
+from appliance.server.admin.pause import mode_of
 from appliance.server.state import ServerState
 from appliance.service.client import EngineClient
 
+_SCHEDULING: Final = "scheduling"  # vLLM's tag for what level=0 holds back
+
 
 async def sleep(state: ServerState, request: Request) -> Response:
-    """Aborts open requests and gives memory back. level=1 (default) keeps the weights on the host, level=2 nothing."""
+    """Aborts open requests and gives memory back. level=1 (default) keeps the weights on the host, level=2 nothing;
+    level=0 pauses, as mode says."""
     level = request.query_params.get("level", "1")
+    if level == "0":
+        pause_mode = mode_of(request)
+        return await _answer(state, request, lambda engine: _paused(engine, pause_mode))
     if level not in ("1", "2"):
-        raise ApiError(400, f"level has to be 1 or 2, not {level!r}", param="level")
+        raise ApiError(400, f"level has to be 0, 1 or 2, not {level!r}", param="level")
     mode = request.query_params.get("mode", "abort")
     if mode != "abort":
         raise ApiError(400, f"mode has to be abort, not {mode!r}", param="mode")
@@ -32,17 +40,30 @@ async def sleep(state: ServerState, request: Request) -> Response:
 
 
 async def wake_up(state: ServerState, request: Request) -> Response:
-    """Brings parts back: tags=weights, tags=kv_cache, all without any."""
+    """Brings parts back: tags=weights, tags=kv_cache, all without any; tags=scheduling, and none, end a pause too."""
     tags = request.query_params.getlist("tags")
-    if unknown := [tag for tag in tags if tag not in SLEEP_TAGS]:
-        raise ApiError(400, f"tags are {' and '.join(SLEEP_TAGS)}, not {unknown[0]!r}", param="tags")
-    wanted = cast(tuple[SleepTag, ...], tuple(tags))
-    return await _answer(state, request, lambda engine: engine.wake_up(wanted))
+    if unknown := [tag for tag in tags if tag not in (*SLEEP_TAGS, _SCHEDULING)]:
+        raise ApiError(400, f"tags are {', '.join((*SLEEP_TAGS, _SCHEDULING))}, not {unknown[0]!r}", param="tags")
+    return await _answer(state, request, lambda engine: _woken(engine, tags))
 
 
 async def is_sleeping(state: ServerState, request: Request) -> Response:
     """Answers true until every part is back, with the level and the seconds of the last sleep and of waking."""
     return await _answer(state, request, _stats)
+
+
+async def _paused(engine: EngineClient, mode: PauseMode) -> msgspec.Raw:
+    await engine.pause(mode, clears_cache=False)
+    return await _stats(engine)
+
+
+async def _woken(engine: EngineClient, tags: Sequence[str]) -> msgspec.Raw:
+    parts = cast(tuple[SleepTag, ...], tuple(tag for tag in tags if tag != _SCHEDULING))
+    if parts or not tags:
+        await engine.wake_up(parts)
+    if not tags or _SCHEDULING in tags:
+        await engine.resume()
+    return await _stats(engine)
 
 
 async def _stats(engine: EngineClient) -> msgspec.Raw:

@@ -1,9 +1,6 @@
 """POST /start_profile and /stop_profile: vLLM's routes, served where observability.profiler_dir names a folder."""
 
 import asyncio
-import gzip
-import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +9,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from appliance.base.log import logger
-from appliance.engine.chrome_trace import chrome_trace
 from appliance.requests.errors import ApiError
 from appliance.server.http.callers import check_unlimited
 from appliance.server.state import ServerState
+from appliance.service.trace_files import write_trace
 
 _log = logger("server")
 
@@ -36,24 +33,13 @@ async def stop_profile(state: ServerState, request: Request) -> Response:
         raise ApiError(400, "no profile runs: POST /start_profile starts one")
     folder = state.plan.serving.routes.profiler_dir
     assert folder is not None, "the route is served with a folder only"
-    name = f"{state.plan.name}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.getpid()}.trace.json.gz"
-    document = await asyncio.to_thread(lambda: orjson.dumps(chrome_trace(state.plan.name, traces)))
     try:
-        await asyncio.to_thread(_write, Path(folder), name, document)
+        name = await asyncio.to_thread(write_trace, Path(folder), state.plan.name, traces)
     except OSError as error:
         _log.error("a profile cannot be written to %s: %s", folder, error.strerror)
         raise ApiError(500, f"the profile cannot be written: {error.strerror}; the log says where") from error
     steps, left_out = sum(len(each.steps) for each in traces), sum(each.num_dropped for each in traces)
     return _answer({"file": name, "num_steps": steps, "num_steps_left_out": left_out})
-
-
-def _write(folder: Path, name: str, document: bytes) -> None:
-    """Writes a file that only its owner may read, whole or not at all."""
-    folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f".{name}.part"
-    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(gzip.compress(document, compresslevel=5))
-    part.replace(folder / name)
 
 
 def _answer(body: dict[str, Any]) -> Response:

@@ -34,6 +34,8 @@ def _switch(path: str) -> str:
         return "observability.profiler_dir"
     if path in ("/update_weights_from_disk", "/get_weight_version"):
         return "model.weight_update_paths"
+    if path in ("/pause", "/resume", "/is_paused"):
+        return "model.weight_update_paths, model.enable_sleep_mode"
     is_of_adapters = path.endswith(("load_lora_adapter", "/lora-adapters"))
     return "lora.allow_runtime_updating" if is_of_adapters else "endpoints.apis, endpoints.http"
 

@@ -71,7 +71,7 @@ BODIES: dict[str, Any] = {
     "/update_weights_from_disk": UpdateFields,
 }
 # Ends of POST paths that take none.
-_WITHOUT_BODY = ("/ping", "/cancel", "/start", "/stop", "_profile", "/sleep", "/wake_up")
+_WITHOUT_BODY = ("/ping", "/cancel", "/start", "/stop", "_profile", "/sleep", "/wake_up", "/pause", "/resume")
 _REFERENCE = "#/components/schemas/{name}"
 _REFUSALS = {
     400: "The request is wrong; `param` names the field.",

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from appliance.plan.serving_types import RoutesPlan
 from appliance.requests.errors import ErrorShape
 from appliance.server.adapters import routes as adapter_routes
-from appliance.server.admin import collective, debug, health, pages, sleep, traces, weights
+from appliance.server.admin import collective, debug, health, pages, pause, sleep, traces, weights
 from appliance.server.anthropic import routes as anthropic_routes
 from appliance.server.batches import files
 from appliance.server.batches import routes as batch_routes
@@ -66,6 +66,10 @@ def _sleeps(plan: RoutesPlan) -> bool:
 
 def _updates_weights(plan: RoutesPlan) -> bool:
     return bool(plan.weight_update_paths)
+
+
+def _pauses(plan: RoutesPlan) -> bool:
+    return _sleeps(plan) or _updates_weights(plan)
 
 
 def _page(plan: RoutesPlan) -> bool:
@@ -154,6 +158,9 @@ ROUTES: tuple[Route, ...] = (
     Route("/sleep", ("POST",), "key", "live", sleep.sleep, _sleeps),
     Route("/wake_up", ("POST",), "key", "live", sleep.wake_up, _sleeps),
     Route("/is_sleeping", ("GET",), "key", "live", sleep.is_sleeping, _sleeps),
+    Route("/pause", ("POST",), "key", "live", pause.pause, _pauses),
+    Route("/resume", ("POST",), "key", "live", pause.resume, _pauses),
+    Route("/is_paused", ("GET",), "key", "live", pause.is_paused, _pauses),
     Route("/update_weights_from_disk", ("POST",), "key", "live", weights.update_weights_from_disk, _updates_weights),
     Route("/get_weight_version", ("GET",), "key", "live", weights.get_weight_version, _updates_weights),
     Route("/plan", ("GET",), "key", "live", pages.plan, _page),

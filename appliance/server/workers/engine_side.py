@@ -77,6 +77,7 @@ class EngineSide:
     def _on_event(self, event: EngineEvent) -> None:
         if isinstance(event, Heartbeat):
             self.health.step, self.health.step_seconds = event.step, event.step_seconds
+            self.health.is_paused = event.is_paused
         else:
             self._client.on_event(event)
 

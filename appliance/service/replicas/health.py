@@ -42,6 +42,10 @@ class SetHealth:
         return self.state is EngineState.READY
 
     @property
+    def is_paused(self) -> bool:
+        return any(each.is_paused for each in self._now().values() if each.is_ready)
+
+    @property
     def phases(self) -> Mapping[str, BootPhase]:
         """Of each phase the one that has come least far."""
         found: dict[str, BootPhase] = {}

@@ -219,7 +219,14 @@ class ReplicaSet:
             first=first,
             replica=number,
             group=self._group,
+            should_pause=partial(self._should_pause, number),
         )
+
+    def _should_pause(self, number: int) -> bool:
+        """Returns whether an engine that is back is to be paused: as the others are, or as it was if there are none."""
+        others = [each.health for other, each in self._supervisors.items() if other != number]
+        there = [each for each in others if each.is_ready]
+        return any(each.is_paused for each in there) if there else self._supervisors[number].health.is_paused
 
     def _heard(self, number: int, event: EngineEvent | Health) -> None:
         replica = self._replicas[number]

@@ -117,14 +117,20 @@ async def test_a_replica_whose_cache_was_emptied_draws_no_more_by_it(
     async def answered(*_: object, **__: object) -> msgspec.Raw:
         return msgspec.Raw(msgspec.msgpack.encode(WeightStats()))
 
-    for name in ("call", "sleep", "update_weights", "settle_weights"):
+    async def emptied(*_: object, **__: object) -> msgspec.Raw:
+        return msgspec.Raw(msgspec.msgpack.encode(True))
+
+    monkeypatch.setattr(EngineCalls, "reset_prefix_cache", emptied)
+    for name in ("call", "pause", "sleep", "update_weights", "settle_weights"):
         monkeypatch.setattr(EngineCalls, name, answered)
     replica = replicas_of(tmp_path)._replicas[0]
     client, sent = replica.client, request(list(range(3 * CHUNK_TOKENS)))
     chain = chain_of(sent)
     for empties, ask in (
         (False, lambda: client.call("stats")),
-        (True, lambda: client.call("reset_prefix_cache")),
+        (True, client.reset_prefix_cache),
+        (False, lambda: client.pause("keep", clears_cache=False)),
+        (True, lambda: client.pause("wait", clears_cache=True)),
         (True, lambda: client.sleep(1)),
         (True, lambda: client.update_weights(WeightUpdate())),
         (False, lambda: client.settle_weights(is_wanted=False)),
