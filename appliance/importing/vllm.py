@@ -12,6 +12,7 @@ from appliance.importing.keys import place_keys
 from appliance.importing.sources import hub_source
 from appliance.importing.variables import place_token
 from appliance.importing.vllm_fields import RENAMED, SHORT, arity, field_value, fields, members
+from appliance.importing.vllm_profiler import place_profiler
 from appliance.importing.vllm_without import VALUES_WITHOUT, WITHOUT
 from appliance.importing.words import Arguments, Option, read_arguments
 
@@ -193,6 +194,14 @@ def _as_object(option: Option, member: str) -> dict[str, Any] | None:
     return given if isinstance(given, dict) else None
 
 
+def _profiler(draft: Draft, option: Option, member: str) -> None:
+    given = _as_object(option, member)
+    if given is None:
+        draft.leave(option.origin, "not a JSON object")
+        return
+    place_profiler(draft, option.flag.partition("=")[0], given, is_whole=not member)
+
+
 def _mapping(path: str) -> "Callable[[Draft, Option, str], None]":
     """An argument that is a free JSON object: each member has its own place, so that one of them can be refused."""
 
@@ -231,6 +240,7 @@ _SPECIAL: Final[dict[str, Callable[[Draft, Option, str], None]]] = {
     "structured_outputs_config": _object("decoding"),
     "kv_transfer_config": _object("kv_transfer"),
     "kv_events_config": _object("kv_events"),
+    "profiler_config": _profiler,
     "hf_overrides": _mapping("model.hf_overrides"),
     "rope_scaling": _mapping("model.rope_scaling"),
     "override_generation_config": _mapping("decoding.override_generation_config"),

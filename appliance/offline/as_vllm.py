@@ -54,6 +54,10 @@ _NAMES: Final[dict[str, dict[str, str]]] = {
     "vllm.utils.print_utils": {"print_embeddings": _OF_HELPERS},
     "vllm.v1.engine.async_llm": {"AsyncLLM": "appliance"},
     "vllm.v1.engine.llm_engine": {"LLMEngine": "appliance"},
+    "vllm.v1.metrics.reader": {
+        **dict.fromkeys(("Counter", "Gauge", "Histogram", "Vector"), "appliance.offline.metrics"),
+        "Metric": "appliance.offline.metrics:EngineFigure",
+    },
 }  # module -> name -> where it is: a module, which has it under the same name, or module:name
 
 

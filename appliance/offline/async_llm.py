@@ -13,6 +13,7 @@ from appliance.offline import calls
 from appliance.offline.arguments import EngineArgs, Overrides, prepare_spec
 from appliance.offline.each import default_sampling
 from appliance.offline.errors import ClosedError, InvalidRequestError, told
+from appliance.offline.metrics import EngineFigure
 from appliance.offline.outputs import PoolingRequestOutput, RequestOutput
 from appliance.offline.params import LoRARequest, PoolingParams, RequestOutputKind, SamplingParams
 from appliance.offline.pooling import check_task, own_tasks, pool
@@ -115,12 +116,40 @@ class AsyncLLM:
     async def get_tokenizer(self) -> OfflineTokenizer:
         return OfflineTokenizer(self._session)
 
-    async def reset_prefix_cache(self) -> bool:
-        return bool(await self._on_loop(lambda: calls.reset_prefix_cache(self._session)))
+    async def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
+        """Forgets cached prefixes: see LLM.reset_prefix_cache."""
+        return await self._on_loop(
+            lambda: calls.reset_prefix_cache(
+                self._session, preempts=reset_running_requests, resets_connector=reset_connector
+            )
+        )
 
-    async def sleep(self, level: int = 1) -> None:
-        """Gives memory back: see LLM.sleep."""
-        await self._on_loop(lambda: calls.sleep(self._session, level))
+    async def get_metrics(self) -> list[EngineFigure]:
+        """Returns the figures so far: see LLM.get_metrics."""
+        return await self._on_loop(lambda: calls.get_metrics(self._session))
+
+    async def pause_generation(
+        self, *, mode: str = "abort", wait_for_inflight_requests: bool = False, clear_cache: bool = True
+    ) -> None:
+        """Holds requests back until `resume_generation`, so that weights or adapters can change; returns once none
+        runs. New ones wait; open ones end ("abort"), run to their end ("wait") or stand still ("keep").
+
+        clear_cache: cached prefixes are forgotten once no request is open. wait_for_inflight_requests: an older word
+        for mode="wait". Raises InvalidRequestError, RequestFailedError.
+        """
+        chosen = "wait" if wait_for_inflight_requests else mode
+        await self._on_loop(lambda: calls.pause(self._session, chosen, clears_cache=clear_cache))
+
+    async def resume_generation(self) -> None:
+        """Ends a pause: what waited is answered now."""
+        await self._on_loop(lambda: calls.resume(self._session))
+
+    async def is_paused(self) -> bool:
+        return await self._on_loop(lambda: calls.is_paused(self._session))
+
+    async def sleep(self, level: int = 1, mode: str = "abort") -> None:
+        """Gives memory back, or pauses: see LLM.sleep."""
+        await self._on_loop(lambda: calls.sleep(self._session, level, mode))
 
     async def wake_up(self, tags: list[str] | None = None) -> None:
         await self._on_loop(lambda: calls.wake_up(self._session, tags))

@@ -15,6 +15,7 @@ from appliance.offline.beams import beam_search
 from appliance.offline.each import conversations, default_sampling, one_each
 from appliance.offline.errors import InvalidRequestError, NotHereError, told
 from appliance.offline.llm_engine import LLMEngine
+from appliance.offline.metrics import EngineFigure
 from appliance.offline.outputs import (
     BeamSearchOutput,
     ClassificationOutput,
@@ -246,24 +247,34 @@ class LLM:
         """Returns what `generate` takes where no parameters are given: the model's own defaults."""
         return default_sampling(self.plan)
 
-    def reset_prefix_cache(self) -> bool:
-        """Forgets cached prefixes; False while any block is in use."""
-        return self._session.run(lambda: calls.reset_prefix_cache(self._session))
+    def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
+        """Forgets cached prefixes; False while any block is in use. reset_running_requests: what runs gives its blocks
+        back first, and is computed again."""
+        return self._session.run(
+            lambda: calls.reset_prefix_cache(
+                self._session, preempts=reset_running_requests, resets_connector=reset_connector
+            )
+        )
 
-    def sleep(self, level: int = 1) -> None:
+    def get_metrics(self) -> list[EngineFigure]:
+        """Returns the figures so far, as `/metrics` of a server has them."""
+        return self._session.run(lambda: calls.get_metrics(self._session))
+
+    def sleep(self, level: int = 1, mode: str = "abort") -> None:
         """Gives memory back: level 1 keeps the weights on the host, level 2 nothing. Raises NotHereError where the plan
-        has no sleep mode."""
-        self._session.run(lambda: calls.sleep(self._session, level))
+        has no sleep mode. Level 0 pauses, without giving anything back: open requests end ("abort"), run to their end
+        ("wait") or stand still ("keep"), and new ones wait."""
+        self._session.run(lambda: calls.sleep(self._session, level, mode))
 
     def wake_up(self, tags: Sequence[str] | None = None) -> None:
-        """Brings back what sleeps: "weights", "kv_cache", or all."""
+        """Brings back what sleeps: "weights", "kv_cache", or all. "scheduling", and none, end a pause."""
         self._session.run(lambda: calls.wake_up(self._session, tags))
 
     def start_profile(self) -> None:
         self._session.run(lambda: calls.start_profile(self._session))
 
     def stop_profile(self) -> list[EngineProfile]:
-        """Returns what each engine did since `start_profile`."""
+        """Returns what each engine did since `start_profile`, and writes a trace into the folder of profiler_config."""
         return self._session.run(lambda: calls.stop_profile(self._session))
 
     def close(self) -> None:

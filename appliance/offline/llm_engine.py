@@ -7,9 +7,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from appliance.engine.profile import EngineProfile
 from appliance.offline import calls
 from appliance.offline.arguments import EngineArgs
 from appliance.offline.errors import ClosedError, InvalidRequestError, told
+from appliance.offline.metrics import EngineFigure
 from appliance.offline.outputs import PoolingRequestOutput, RequestOutput
 from appliance.offline.params import LoRARequest, PoolingParams, RequestOutputKind, SamplingParams
 from appliance.offline.pooling import check_task, own_tasks, pool
@@ -131,16 +133,32 @@ class LLMEngine:
     def get_tokenizer(self) -> OfflineTokenizer:
         return OfflineTokenizer(self._session)
 
-    def reset_prefix_cache(self) -> bool:
-        """Forgets cached prefixes; False while any block is in use."""
-        return self._session.run(lambda: calls.reset_prefix_cache(self._session))
+    def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
+        """Forgets cached prefixes; False while any block is in use. reset_running_requests: what runs gives its blocks
+        back first, and is computed again."""
+        return self._session.run(
+            lambda: calls.reset_prefix_cache(
+                self._session, preempts=reset_running_requests, resets_connector=reset_connector
+            )
+        )
 
-    def sleep(self, level: int = 1) -> None:
-        """Gives memory back: see LLM.sleep."""
-        self._session.run(lambda: calls.sleep(self._session, level))
+    def get_metrics(self) -> list[EngineFigure]:
+        """Returns the figures so far, as `/metrics` of a server has them."""
+        return self._session.run(lambda: calls.get_metrics(self._session))
+
+    def sleep(self, level: int = 1, mode: str = "abort") -> None:
+        """Gives memory back, or pauses: see LLM.sleep."""
+        self._session.run(lambda: calls.sleep(self._session, level, mode))
 
     def wake_up(self, tags: Sequence[str] | None = None) -> None:
         self._session.run(lambda: calls.wake_up(self._session, tags))
+
+    def start_profile(self) -> None:
+        self._session.run(lambda: calls.start_profile(self._session))
+
+    def stop_profile(self) -> list[EngineProfile]:
+        """Returns what each engine did since `start_profile`: see LLM.stop_profile."""
+        return self._session.run(lambda: calls.stop_profile(self._session))
 
     def shutdown(self) -> None:
         """Ends an engine that `from_engine_args` made; what is open fails. Safe to call twice."""

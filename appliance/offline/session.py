@@ -150,7 +150,8 @@ class Session:
         self._text = await asyncio.to_thread(load_text_side, plan, cache_dir())
         here = _as_run_here(plan)
         self.wishes = WishMaker(here, self._text.tokenizer)
-        metrics = ServiceMetrics(plan.model.served_names[0])
+        self.metrics = metrics = ServiceMetrics(plan.model.served_names[0])
+        metrics.describe(plan)
         self.engines: LocalEngines = await self._exits.enter_async_context(
             local_engines(here, self._text, metrics, announce)
         )
