@@ -1,5 +1,6 @@
 """LLMEngine: vLLM's class for callers that add requests, and ask step by step for what is new."""
 
+import importlib
 import queue
 import weakref
 from collections.abc import Iterable, Sequence
@@ -32,6 +33,18 @@ class ServedModel:
     max_model_len: int
     served_model_name: str
     seed: int
+
+    @property
+    def hf_config(self) -> Any:
+        """Returns transformers' config of the checkpoint, which this needs."""
+        return importlib.import_module("transformers").AutoConfig.from_pretrained(self.model)
+
+
+@dataclass(frozen=True, slots=True)
+class ServedConfig:
+    """What callers of vLLM's engine ask of its `vllm_config`."""
+
+    model_config: ServedModel
 
 
 @dataclass(slots=True, eq=False)
@@ -74,6 +87,10 @@ class LLMEngine:
     def model_config(self) -> ServedModel:
         model = self.plan.model
         return ServedModel(model.path, model.max_model_len, model.served_names[0], model.seed)
+
+    @property
+    def vllm_config(self) -> ServedConfig:
+        return ServedConfig(self.model_config)
 
     def add_request(
         self,

@@ -115,6 +115,8 @@ def test_a_step_does_not_wait_for_an_engine_that_was_closed(model: Path) -> None
 def test_an_engine_of_its_own_ends_with_its_last_reference(model: Path) -> None:
     engine = LLMEngine.from_engine_args(EngineArgs(model=str(model), **ARGUMENTS))
     assert engine.model_config.max_model_len == 512
+    assert engine.vllm_config.model_config == engine.model_config
+    assert engine.model_config.hf_config.num_hidden_layers == 2
     engine.add_request("a", "abc", SamplingParams(max_tokens=400, ignore_eos=True))
     watched, session = weakref.ref(engine), engine._session
     del engine
