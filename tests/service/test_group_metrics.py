@@ -35,7 +35,8 @@ def test_each_group_of_the_plan_has_its_share(tmp_path: Path) -> None:
     stats = {**values, "step_sizes": (), "num_blocks_total": 64, "blocks_used_by_group": (16, 32)}
     metrics.of_engine().note(
         msgspec.convert(
-            stats | dict.fromkeys(("speculation", "adapters", "swap", "graphs", "sleep", "weights", "experts")),
+            stats
+            | dict.fromkeys(("speculation", "adapters", "swap", "graphs", "sleep", "weights", "experts", "pause")),
             EngineStats,
         )
     )
