@@ -171,6 +171,7 @@ PLANNING: dict[str, str] = {
     "plan/profile": "The profile is for this machine.",
     "plan/format": "The load format is the checkpoint's.",
     "plan/loading": "Weights can be loaded as asked for.",
+    "plan/sharded-state": "Weights that were written by rank are for the ranks and forms of the plan.",
     "plan/lock": "Memory is locked where the kernel set can.",
     "plan/config": "The config that the spec states can be read.",
     "plan/tokenizer": "There is a tokenizer, or none is wanted.",

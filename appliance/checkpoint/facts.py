@@ -11,6 +11,7 @@ from appliance.checkpoint.loader_choice import NO_LOADER, LoaderChoice
 CheckpointFormat = Literal[
     "safetensors", "gguf", "pt", "mistral", "tensorizer",
     "custom",  # read by a loader of the operator's own
+    "sharded_state",  # written by rank, as kernel sets take them
     "dummy",  # no weight files, random weights
 ]  # fmt: skip
 
@@ -157,6 +158,23 @@ class SentenceFacts(msgspec.Struct, frozen=True, kw_only=True):
     activation: str | None = None  # of a CrossEncoder: the dotted name of a class of torch
 
 
+class ShardFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """For which ranks the weights of a checkpoint were written, under the names of `parallelism`, and in which forms.
+
+    forms: by the stored type and the role of weights. written_by: the version of appliance.
+    """
+
+    tensor: int
+    pipeline: int
+    layers: tuple[int, ...] = ()  # of each stage, if there are several
+    expert_placement_strategy: str = "linear"
+    forms: dict[str, str]
+    written_by: str
+
+    def __str__(self) -> str:
+        return f"tensor: {self.tensor}, pipeline: {self.pipeline}"
+
+
 class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     root: str  # folder, or the .gguf file
     format: CheckpointFormat
@@ -174,6 +192,9 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     header_sha256: str  # over every header byte from which the above was read
     family: Architecture | None = None  # of another package; None: the catalogue's, or none
     loader: LoaderChoice = NO_LOADER  # what reads the tensors, beside their format
+    shards: ShardFacts | None = (
+        None  # of a checkpoint that was written by rank: its files have other tensors than these
+    )
 
     @property
     def known(self) -> Architecture | None:

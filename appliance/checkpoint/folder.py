@@ -32,6 +32,8 @@ from appliance.checkpoint.lfs import refuse_pointer, refuse_pointer_file
 from appliance.checkpoint.loader_choice import NO_LOADER, LoaderChoice
 from appliance.checkpoint.safetensors import read_folder
 from appliance.checkpoint.sentence import read_sentence
+from appliance.checkpoint.sharded_state import FORM as BY_RANK
+from appliance.checkpoint.sharded_state import read_index
 from appliance.checkpoint.stage_heads import stage_architecture, stage_geometry
 from appliance.checkpoint.token_ids import TokenIds, id_of
 from appliance.checkpoint.torch_file import has_torch_files, read_torch_folder
@@ -67,7 +69,7 @@ _READERS: Final[dict[CheckpointFormat, Callable[[Path], tuple[tuple[TensorFacts,
 
 def read_folder_facts(
     root: Path,
-    stated: Literal["mistral", "tensorizer", "custom", "dummy"] | None = None,
+    stated: Literal["mistral", "tensorizer", "custom", "sharded_state", "dummy"] | None = None,
     choice: ConfigChoice = OWN,
     loader: LoaderChoice = NO_LOADER,
 ) -> ModelFacts:
@@ -76,17 +78,19 @@ def read_folder_facts(
 
     stated: dummy needs no weights, and none are read: the facts have no tensors of the model. mistral has params.json
     and Mistral's names of tensors in place of transformers'. tensorizer has one file of tensors. custom: the loader
-    reads plain tensors. None: by what is there.
+    reads plain tensors. sharded_state was written by rank, and its index says from what. None: by what is there.
     """
     digest = hashlib.sha256()
-    own = _config(root, stated, choice, digest)
+    index = read_index(root) if stated == BY_RANK else None
+    source: CheckpointFormat | None = stated if index is None else index.source
+    own = _config(root, source, choice, digest)
     config = merged(own, choice.overrides)
     generation = _json(root, "generation_config.json", digest) or {}
-    form: CheckpointFormat = stated or ("pt" if has_torch_files(root) else "safetensors")
-    tensors, headers = read_custom(root, loader) if form == "custom" else _READERS[form](root)
+    form: CheckpointFormat = source or ("pt" if has_torch_files(root) else "safetensors")
+    tensors, headers = _tensors(root, form, loader) if index is None else (index.tensors, [index.raw])
     for header in headers:
         digest.update(header)
-    of_stages = None if stated in ("mistral", "dummy") else stage_architecture(config)
+    of_stages = None if source in ("mistral", "dummy") else stage_architecture(config)
     architecture = _architecture(config) if of_stages is None else of_stages
     geometry = derive_geometry(normalize_config(config)) if of_stages is None else stage_geometry(config, tensors)
     if architecture == _GPT2:
@@ -95,7 +99,7 @@ def read_folder_facts(
     if form == "custom" and method is not None:
         problem, way = f"states quantization {method}", "hf_overrides: {quantization_config: null}, if they are plain"
         raise CheckpointError("config.json", f"{problem}, and a loader of your own reads plain tensors", way)
-    if method in _JOINS and form != "dummy":
+    if method in _JOINS and form != "dummy" and index is None:
         tensors = _JOINS[method](root, quantization, tensors)
     sentence, more = read_sentence(root, digest)
     tokens_of = {
@@ -106,13 +110,13 @@ def read_folder_facts(
     tokenizer = _tokenizer(root, tokens_of, digest, geometry.vocab_size)
     return ModelFacts(
         root=str(root),
-        format=form,
+        format=form if index is None else BY_RANK,
         architecture=architecture,
         config=config,
         generation_config=generation,
         geometry=geometry,
         tokenizer=tokenizer,
-        tensors=(*tensors, *more),
+        tensors=(*tensors, *more) if index is None else tensors,
         stored=StoredConventions(linear_is_transposed=architecture == _GPT2, interleaved_heads=form == "mistral"),
         sentence=sentence,
         label_token_ids=(() if sentence is None else sentence.label_token_ids) or named_tokens(root, config),
@@ -120,7 +124,12 @@ def read_folder_facts(
         quantization=None if form == "dummy" else method,  # random weights are dense
         header_sha256=digest.hexdigest(),
         loader=loader,
+        shards=None if index is None else index.shards,
     )
+
+
+def _tensors(root: Path, form: CheckpointFormat, loader: LoaderChoice) -> tuple[tuple[TensorFacts, ...], list[bytes]]:
+    return read_custom(root, loader) if form == "custom" else _READERS[form](root)
 
 
 def _config(root: Path, stated: str | None, choice: ConfigChoice, digest: "hashlib._Hash") -> dict[str, Any]:

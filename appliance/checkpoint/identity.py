@@ -5,6 +5,7 @@ from pathlib import Path
 from appliance.base.hashing import sha256_json
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import ModelFacts
+from appliance.checkpoint.sharded_state import rank_files
 
 
 def checkpoint_identity(facts: ModelFacts, sha256: str | None) -> str:
@@ -18,7 +19,8 @@ def checkpoint_identity(facts: ModelFacts, sha256: str | None) -> str:
     root = Path(facts.root)
     folder = root if root.is_dir() else root.parent
     files = []
-    for name in sorted({tensor.file for tensor in facts.tensors}):
+    names = {tensor.file for tensor in facts.tensors} if facts.shards is None else rank_files(folder)
+    for name in sorted(names):
         path = (folder / name).resolve()
         try:
             status = path.stat()

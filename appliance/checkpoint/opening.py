@@ -3,8 +3,10 @@
 from contextlib import AbstractContextManager, nullcontext
 
 from appliance.checkpoint.custom_tensors import CustomTensors
+from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import ModelFacts
-from appliance.checkpoint.reader import TensorSource, open_tensors
+from appliance.checkpoint.reader import Bytes, TensorSource, open_tensors
+from appliance.checkpoint.sharded_state import INDEX
 
 
 def open_source(facts: ModelFacts) -> AbstractContextManager[TensorSource]:
@@ -12,4 +14,19 @@ def open_source(facts: ModelFacts) -> AbstractContextManager[TensorSource]:
     PluginError for a loader of the operator's own that cannot be made."""
     if facts.format == "custom":
         return nullcontext(CustomTensors(facts))
+    if facts.shards is not None:
+        return nullcontext(_NoTensors())
     return open_tensors(facts)
+
+
+class _NoTensors:
+    """Stands for the tensors of a checkpoint that was written by rank, where there are weights in their place."""
+
+    def read(self, name: str) -> Bytes:
+        raise CheckpointError(INDEX, f"{name} is not to be had: the weights were written by rank", "use the checkpoint")
+
+    def will_need(self, name: str) -> None:
+        """There is nothing to read ahead."""
+
+    def release(self, name: str, start: int, stop: int) -> None:
+        """There is nothing to give back."""

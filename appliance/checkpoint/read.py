@@ -11,6 +11,8 @@ from appliance.checkpoint.gguf_facts import read_gguf_facts
 from appliance.checkpoint.kept_facts import kept_facts
 from appliance.checkpoint.loader_choice import NO_LOADER, LoaderChoice
 from appliance.checkpoint.other_config import with_config
+from appliance.checkpoint.sharded_state import FORM as BY_RANK
+from appliance.checkpoint.sharded_state import is_sharded
 from appliance.checkpoint.torch_file import has_torch_files
 
 
@@ -24,18 +26,20 @@ def read_model_facts(
     """Reads the facts of the checkpoint at `path` from its headers alone, or from `cache`. Raises CheckpointError.
 
     form: "dummy" reads a folder's config and tokenizer, and no weights; "mistral" reads params.json, also where
-    config.json is beside it; "tensorizer" reads its one file, and "custom" what `loader` reads. Any other, and None, is
-    what the files are. choice: of another config than the checkpoint's. Raises PluginError for a loader that cannot be
-    made.
+    config.json is beside it; "tensorizer" reads its one file, "sharded_state" what was written by rank, and "custom"
+    what `loader` reads. Any other, and None, is what the files are. choice: of another config than the checkpoint's.
+    Raises PluginError for a loader that cannot be made.
     """
     if form == "dummy":
         return _without_weights(path, choice)
-    if form == "mistral":
-        return read_folder_facts(path, "mistral", choice)
     if form == "tensorizer":
         return read_folder_facts(path, "tensorizer", choice)
     if form == "custom":
         return _by_loader(path, choice, loader)
+    if form == BY_RANK or is_sharded(path):
+        return read_folder_facts(path, BY_RANK, choice)
+    if form == "mistral":
+        return read_folder_facts(path, "mistral", choice)
     if path.is_file():
         if path.suffix == ".gguf":
             return with_config(kept_facts(path, cache, read_gguf_facts), choice)

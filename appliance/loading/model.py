@@ -19,23 +19,24 @@ from appliance.checkpoint.reader import TensorSource
 from appliance.checkpoint.streamed import StreamedReader
 from appliance.kernels.execution import Execution
 from appliance.kernels.interface import Executable, KernelSet, Lending, MovesExperts
-from appliance.kernels.layout import CanonicalWeight
+from appliance.kernels.layout import CanonicalWeight, WeightPieces
 from appliance.kernels.packed_cache import MIN_BYTES, SPARE_BYTES, PackedCache
 from appliance.kernels.reports import WeightsReport
 from appliance.kernels.stage_inputs import StageInputs
 from appliance.layers.adapters import Wanted, with_adapters
-from appliance.layers.draft_spec import KeptStates
 from appliance.layers.program import CompiledDecoder
 from appliance.loading.base_weights import BaseWeights
-from appliance.loading.inventory import InventoryItem, take_inventory
+from appliance.loading.decoder import PlannedDecoder, planned_decoder
+from appliance.loading.inventory import InventoryItem
 from appliance.loading.moved_experts import MovedExperts
 from appliance.loading.random_tensors import RandomTensors
 from appliance.loading.sharded_weights import ShardedWeights, share_of
+from appliance.loading.stored_share import open_share
 from appliance.loading.updates import OtherWeights
 from appliance.loading.weights import DecoderWeights, Progress
 from appliance.models.adapter_places import AdapterPlaces
 from appliance.models.adapters import place_filter, trained_weights
-from appliance.models.describe import Described, describe
+from appliance.models.describe import Described
 from appliance.plan.types import EnginePlan
 from appliance.program.operators import StepProgram
 
@@ -85,22 +86,20 @@ def load_model(
 
     Raises ModelError or WeightError (both say what is wrong with the checkpoint), or an error of the kernel set.
     """
-    kept = plan.model.kept_layers
-    keeps = None if kept is None else KeptStates(kept)
-    length, pooling = plan.model.max_model_len, plan.model.pooling_choice
-    described = describe(facts, length, pooling, keeps, takes_embeds=plan.model.takes_embeds)
-    inventory = take_inventory(described, facts, plan.precision)
-    compiled = described.stored_as({name: item.form for name, item in inventory.items()}).compiled
-    with _source(plan, facts, described) as reader:
+    described, inventory, compiled = planned_decoder(plan, facts)
+    with tensor_source(plan, facts, described) as reader:
         weights = DecoderWeights(compiled, inventory, reader, execution.limits.max_model_len, progress)
         adapted, places = _adapted(plan, facts, compiled)
         share = share_of(compiled.program, adapted, weights, execution)
         packed = packed_cache(plan, facts, share.weights, cache)
         started = time.monotonic()
-        executable = kernel_set.bind(share.program, share.weights, execution, packed, share.adapted)
+        with _as_written(facts, share.weights, execution, progress) as own:
+            executable = kernel_set.bind(share.program, own, execution, packed, share.adapted)
     read = functools.partial(_read_again, plan, facts, described, compiled, inventory, execution)
     rows = share.weights if isinstance(share.weights, ShardedWeights) else None
     again: ReadWeights = read if rows is None else functools.partial(_read_rows, read, rows)
+    if facts.shards is not None:
+        again = functools.partial(_as_written, facts, share.weights, execution)
     source = None
     # Experts that move, or that other replicas have too, are read from the planned checkpoint.
     if execution.lockstep is None and not execution.experts.is_balanced:
@@ -117,6 +116,22 @@ def load_model(
     return LoadedModel(executable, report, places, share.parts, again, share.stage, source, moved)
 
 
+def _as_written(
+    facts: ModelFacts,
+    weights: DecoderWeights | ShardedWeights,
+    execution: Execution,
+    progress: Progress | None = None,
+) -> AbstractContextManager[WeightPieces]:
+    """Returns the weights of a rank: those that were written for it, where the checkpoint was written by rank."""
+    if facts.shards is None:
+        return nullcontext(weights)
+    ranks, stage = execution.ranks, execution.stage
+    if ranks is None:
+        return open_share(facts, weights, 0, progress)
+    number = ranks.rank + (0 if stage is None else stage.number * ranks.num_ranks)
+    return open_share(facts, weights, number, progress)
+
+
 @contextmanager
 def _read_again(
     plan: EnginePlan,
@@ -130,7 +145,7 @@ def _read_again(
 ) -> Iterator[DecoderWeights]:
     """Opens the checkpoint of a model that was loaded. streams: as the plan says; else it is mapped, for what needs a
     few rows of its tensors. Raises like `load_model`."""
-    with _source(plan, facts, described, streams=streams) as reader:
+    with tensor_source(plan, facts, described, streams=streams) as reader:
         yield DecoderWeights(compiled, inventory, reader, execution.limits.max_model_len)
 
 
@@ -155,13 +170,12 @@ def load_head(
 ) -> BoundHead:
     """Loads a drafting head, or a stage of one, as `load_model` loads a model. plan: of an engine that would run it
     alone."""
-    inventory = take_inventory(described, facts, plan.precision)
-    compiled = described.stored_as({name: item.form for name, item in inventory.items()}).compiled
+    _, inventory, compiled = PlannedDecoder.of(described, facts, plan.precision)
     names = {} if lent is None else lent.names
     own = msgspec.structs.replace(
         compiled, weights={name: use for name, use in compiled.weights.items() if name not in names}
     )
-    with _source(plan, facts, described) as reader:
+    with tensor_source(plan, facts, described) as reader:
         weights = DecoderWeights(own, inventory, reader, execution.limits.max_model_len, progress)
         packed = packed_cache(plan, facts, weights, cache)
         if lent is None:
@@ -184,9 +198,11 @@ def _adapted(
     return program, AdapterPlaces.of(facts, length, program, BaseWeights(facts, length))
 
 
-def _source(
+def tensor_source(
     plan: EnginePlan, facts: ModelFacts, described: Described, *, streams: bool = True
 ) -> AbstractContextManager[TensorSource]:
+    """Opens the tensors that a plan reads. streams: as it says; else they are mapped. Raises CheckpointError, and
+    PluginError for a loader of the operator's own that cannot be made."""
     stream = plan.loading.stream
     if facts.format == "dummy":
         return nullcontext(RandomTensors(facts, described.spec.weights.values(), plan.model.seed))

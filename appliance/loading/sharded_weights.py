@@ -1,7 +1,7 @@
 """The weights of one rank: some rows of those of a whole model, read from the checkpoint and no others."""
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
@@ -9,12 +9,14 @@ import msgspec
 import numpy as np
 
 from appliance.base.hashing import sha256_json
+from appliance.catalog.formats import WeightForm
 from appliance.kernels.execution import Execution
 from appliance.kernels.layout import CanonicalWeight, WeightPieces
 from appliance.kernels.stage_inputs import StageInputs
 from appliance.loading.weights import DecoderWeights
 from appliance.program.adapters import places_of
 from appliance.program.operators import Embed, StepProgram
+from appliance.program.placement import ExpertPlacing
 from appliance.program.shard_layout import Rows, Shard, ShardLayout
 from appliance.program.sharding import ShardedProgram, WeightRows, shard_program
 from appliance.program.spreading import spread_experts
@@ -36,22 +38,34 @@ def share_of(
     program: StepProgram, adapted: StepProgram | None, weights: DecoderWeights, execution: Execution
 ) -> BoundShare:
     """Returns the share of the rank, or of the replica, that the execution names; else all. Raises UncutError."""
-    ranks, stage = execution.ranks, None
     if execution.lockstep is not None:
         replica = Shard(execution.lockstep.number, execution.lockstep.num_replicas)
         spread = spread_experts(program, replica, execution.experts)
         with_own = None if adapted is None else spread_experts(adapted, replica, execution.experts).program
         return BoundShare(spread.program, with_own, ShardedWeights(weights, spread), {})
-    if ranks is None:
+    if execution.ranks is None:
         return BoundShare(program, adapted, weights, {})
-    if execution.stage is not None:
-        program, adapted, stage = _staged(program, adapted, execution.stage)
-    if ranks.num_ranks == 1:
-        return BoundShare(program, adapted, ShardedWeights(weights, ShardedProgram(program, {}, {})), {}, stage)
-    shard = Shard(ranks.rank, ranks.num_ranks)
+    shard = Shard(execution.ranks.rank, execution.ranks.num_ranks)
+    return share_of_rank(program, adapted, weights, shard, execution.stage, execution.experts)
+
+
+def share_of_rank(
+    program: StepProgram,
+    adapted: StepProgram | None,
+    weights: DecoderWeights,
+    shard: Shard,
+    stage: Stage | None,
+    placing: ExpertPlacing,
+) -> BoundShare:
+    """Returns the share of one rank of a stage, or of the whole model. Raises UncutError."""
+    sees = None
+    if stage is not None:
+        program, adapted, sees = _staged(program, adapted, stage)
+    if shard.num_ranks == 1:
+        return BoundShare(program, adapted, ShardedWeights(weights, ShardedProgram(program, {}, {})), {}, sees)
     layout = ShardLayout(adapted or program, shard)
-    with_places = None if adapted is None else shard_program(adapted, shard, layout, execution.experts)
-    own = shard_program(program, shard, layout, execution.experts)
+    with_places = None if adapted is None else shard_program(adapted, shard, layout, placing)
+    own = shard_program(program, shard, layout, placing)
     # Views and twins of one program are slots of the other as well, so both know all of them.
     slots, shared = layout.slots, layout.shared
     programs = [
@@ -60,7 +74,7 @@ def share_of(
     ]
     assert programs[0] is not None, "the program without places is always there"
     parts = {} if with_places is None else with_places.parts
-    return BoundShare(programs[0], programs[1], ShardedWeights(weights, own), parts, stage)
+    return BoundShare(programs[0], programs[1], ShardedWeights(weights, own), parts, sees)
 
 
 def _staged(
@@ -122,8 +136,38 @@ class ShardedWeights(WeightPieces):
     def identity(self) -> str:
         """A digest of the whole weights' identity, of the names and of the rows, so that ranks do not adopt each
         other's."""
+        return self._identity(self._whole.identity)
+
+    @property
+    def translated_identity(self) -> str:
+        """A digest like `identity`, which does not change with the length of computed tables."""
+        return self._identity(self._whole.translated_identity)
+
+    def _identity(self, whole: str) -> str:
         kept = {name: [rows.source, rows.rows] for name, rows in sorted(self._rows.items())}
-        return sha256_json([self._whole.identity, self._names, kept])
+        return sha256_json([whole, self._names, kept])
+
+    @property
+    def computed(self) -> Collection[str]:
+        """The names of tables that are computed, at least in part, for a longest sequence."""
+        computed = self._whole.computed
+        return {name for name in self._names if self._source_of(name) in computed}
+
+    def form(self, name: str) -> WeightForm:
+        """Returns the form of a weight that is not computed."""
+        return self._whole.form(self._source_of(name))
+
+    def is_matrix(self, name: str) -> bool:
+        """Returns whether a weight that is not computed is a matrix; else it is a vector."""
+        return self._whole.is_matrix(self._source_of(name))
+
+    def full_shape(self, name: str) -> tuple[int, int]:
+        """Returns (N, K) of a weight that is not computed; a vector has one row."""
+        num_rows, num_columns = self._whole.full_shape(self._source_of(name))
+        if name not in self._rows:
+            return num_rows, num_columns
+        kept = _num_rows(self._rows[name].rows)
+        return (kept, num_columns) if self.is_matrix(name) else (1, kept)
 
     def shape(self, name: str) -> tuple[int, int]:
         if name not in self._rows:

@@ -84,6 +84,9 @@ class OtherWeights:
             message = "a loader of your own reads this model, and nothing tells whether what it reads has changed"
             raise WeightMismatchError(message, hint="give tensors instead, or start again with the new checkpoint")
         facts = self._read_facts(path)
+        if facts.shards is not None:
+            message = "it was written by rank, and weights are taken from a checkpoint as it was before that"
+            raise WeightMismatchError(message, hint="name the checkpoint that it was written from")
         self._check(facts)
         before = checkpoint_identity(facts, None)
         digest = _digest_of_files(facts)
@@ -97,7 +100,8 @@ class OtherWeights:
     def _read_facts(self, path: Path) -> ModelFacts:
         """Reads a checkpoint as the planned one is read: with the config, and as the family, that the plan states."""
         model = self._plan.model
-        form = "auto" if model.format == "dummy" else model.format  # random weights may give way to those of a file
+        # Random weights may give way to those of a file, and those that were written by rank to a checkpoint.
+        form = "auto" if model.format in ("dummy", "sharded_state") else model.format
         find = None if (family := model.family) is None else lambda _: check_installed(family)
         facts = read_facts(path, None, form, model.config, find, model.loader)
         return with_config_overrides(facts, model.config_overrides)

@@ -2,12 +2,14 @@
 
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import accumulate, pairwise
+from math import prod
 
 import numpy as np
 
 from appliance.base.hashing import sha256_json
+from appliance.catalog.formats import F32, WeightForm
 from appliance.checkpoint.reader import TensorSource
 from appliance.kernels.layout import CanonicalWeight, WeightPieces
 from appliance.layers.program import CompiledDecoder, WeightUse
@@ -73,10 +75,6 @@ class DecoderWeights(WeightPieces):
     @property
     def identity(self) -> str:
         """A digest of the tensors, parts and forms that the weights are made of, but not of the tensors' bytes."""
-        weights = {
-            name: [use.shapes, [_described(self._inventory[part]) for part in use.parts]]
-            for name, use in self._compiled.weights.items()
-        }
         ropes = {name: [str(rope), self._max_model_len] for name, rope in self._compiled.ropes.items()}
         biases = {
             name: [
@@ -86,7 +84,38 @@ class DecoderWeights(WeightPieces):
             ]
             for name, bias in self._compiled.biases.items()
         }
-        return sha256_json({"version": VERSION, "weights": weights, "ropes": ropes, "biases": biases})
+        return sha256_json({"version": VERSION, "weights": self._made_of(), "ropes": ropes, "biases": biases})
+
+    @property
+    def translated_identity(self) -> str:
+        """A digest like `identity`, which does not change with the length of computed tables."""
+        return sha256_json({"version": VERSION, "weights": self._made_of()})
+
+    @property
+    def computed(self) -> Collection[str]:
+        """The names of tables that are computed, at least in part, for a longest sequence."""
+        return {*self._compiled.ropes, *self._compiled.biases}
+
+    def form(self, name: str) -> WeightForm:
+        """Returns the form of a weight that is not computed."""
+        return self._inventory[self._compiled.weights[name].parts[0]].form if self.is_matrix(name) else F32
+
+    def is_matrix(self, name: str) -> bool:
+        """Returns whether a weight that is not computed is a matrix; else it is a vector."""
+        return len(self._compiled.weights[name].shapes[0]) > 1
+
+    def full_shape(self, name: str) -> tuple[int, int]:
+        """Returns (N, K) of a weight that is not computed; a vector has one row."""
+        if self.is_matrix(name):
+            return self.shape(name)
+        items = [self._inventory[part] for part in self._compiled.weights[name].parts]
+        return 1, sum(prod(shape_of(item.tensor, item.source)) for item in items)
+
+    def _made_of(self) -> dict[str, list[object]]:
+        return {
+            name: [use.shapes, [_described(self._inventory[part]) for part in use.parts]]
+            for name, use in self._compiled.weights.items()
+        }
 
     def shape(self, name: str) -> tuple[int, int]:
         return self._starts[name][-1], self._compiled.weights[name].shapes[0][1]

@@ -17,6 +17,7 @@ from appliance.hardware.profile import Profile
 from appliance.models.describe import Described
 from appliance.plan.adapters import plan_adapters
 from appliance.plan.batching import plan_scheduler
+from appliance.plan.by_rank import check_by_rank
 from appliance.plan.cache import plan_block_size, plan_cache
 from appliance.plan.context import ContextRequest, config_overrides, request_context
 from appliance.plan.describe import describe_model
@@ -49,7 +50,14 @@ from appliance.plan.screen import request_screen
 from appliance.plan.serving import plan_batch, plan_bench, plan_serving, plan_slo
 from appliance.plan.sleep import check_sleep
 from appliance.plan.speculation import plan_speculation, with_draft_model, with_drafts, with_states
-from appliance.plan.types import EnginePlan, KernelPlan, PoolingPlan, SchedulerPlan, SpeculationPlan
+from appliance.plan.types import (
+    EnginePlan,
+    KernelPlan,
+    PoolingPlan,
+    PrecisionPlan,
+    SchedulerPlan,
+    SpeculationPlan,
+)
 from appliance.plan.weight_updates import check_weight_updates
 from appliance.spec import LoadedSpec
 
@@ -115,7 +123,7 @@ def run_passes(inputs: PlanInputs) -> Outcome:
         draft_model=plan_draft_model(inputs, drafting, chosen, head, ledger),
     )
     planned = plan_memory(inputs, needs, ledger)
-    _check_changes(inputs, chosen, parallel, modelled, ledger)
+    _check_weights(inputs, chosen, parallel, precision, modelled, ledger)
     model = msgspec.structs.replace(
         plan_model(inputs, context, modelled, ledger),
         max_model_len=planned.max_model_len,
@@ -222,10 +230,16 @@ def _overridden(inputs: PlanInputs, ledger: Ledger) -> ModelFacts:
         return inputs.model
 
 
-def _check_changes(
-    inputs: PlanInputs, chosen: KernelSetFacts, parallel: ParallelPlan, modelled: Modelled, ledger: Ledger
+def _check_weights(
+    inputs: PlanInputs,
+    chosen: KernelSetFacts,
+    parallel: ParallelPlan,
+    precision: PrecisionPlan,
+    modelled: Modelled,
+    ledger: Ledger,
 ) -> None:
-    """Refuses what a running engine could not do with its memory and its weights."""
+    """Refuses weights that are not those of the plan, and what a running engine could not do with them."""
     check_compatibility(inputs, ledger)
     check_sleep(inputs, chosen, parallel, ledger)
     check_weight_updates(inputs, parallel, ledger, is_modelled=modelled.plan is not None)
+    check_by_rank(inputs, precision, parallel, ledger)

@@ -24,7 +24,7 @@ GROUPS = {
     "ranks": ("join",),
 }
 VERBS = (
-    *("validate", "explain", "schema", "init", "audit", "lock", "plan", "pull", "doctor"),
+    *("validate", "explain", "schema", "init", "audit", "lock", "plan", "pull", "shard", "doctor"),
     *("apply", "diff", "drift", "history", "rollback", "status", "logs", "down"),
     *("batch", "chat", "complete", "render", "import", "completion", "tune"),
 )

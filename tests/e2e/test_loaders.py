@@ -9,6 +9,8 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
+from appliance.base.errors import SpecError
+from appliance.cli.app import main
 from appliance.plan.prepare import prepare
 from tests.checkpoint.tensorizer_files import write_tensors
 from tests.e2e.served import make_random_model, serving
@@ -65,6 +67,26 @@ def test_a_file_of_tensorizer_and_files_of_pytorch_give_the_same_answers(tmp_pat
         assert answer(server) == expected
     plan = prepare(folders[2] / "spec.yaml", ["loading.load_format=npcache"]).plan
     assert any(each.path == "model.format" and "mapped where they lie" in each.reason for each in plan.decisions)
+
+
+def test_weights_by_rank_give_the_same_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`appliance shard`, and a server of two ranks of which each maps its own file."""
+    model, tensor = tmp_path / "model", "parallelism.tensor=2"
+    model.mkdir()
+    make_random_model(model)
+    ranks = (tensor, "hardware.num_threads=1")
+    folders = [tmp_path / name for name in ("plain", "by-rank")]
+    for folder in folders:
+        folder.mkdir()
+    with serving(folders[0], model) as server:
+        expected = answer(server)
+    assert main(["shard", str(folders[0] / "spec.yaml"), "--set", tensor, "--output", str(tmp_path / "state")]) == 0
+    assert "2 (tensor: 2, pipeline: 1)" in capsys.readouterr().out
+    model.rename(tmp_path / "gone")
+    with serving(folders[1], tmp_path / "state", *ranks, "loading.load_format=sharded_state") as server:
+        assert answer(server) == expected
+    with pytest.raises(SpecError, match="written for tensor: 2, and the plan has 1"):
+        prepare(folders[1] / "spec.yaml")
 
 
 def test_a_loader_that_fails_ends_the_start_with_one_sentence(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A second start takes the weights that the first one packed, and gives the same logits."""
 
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from appliance.engine.backend import Backend, load_backend
 from appliance.engine.core.config import SchedulerConfig
 from appliance.kernels.interface import StatePieces, StepInputs
 from appliance.kernels.reports import WeightsReport
+from appliance.loading.shard_writing import write_by_rank
 from appliance.plan.boot import BootReport, compare_boot
 from appliance.plan.prepare import prepare
 from appliance.plan.types import EnginePlan
@@ -72,6 +74,17 @@ def check_starts(plan: EnginePlan) -> None:
         assert adopted.origin == "cache"
         assert packed.size_bytes == adopted.size_bytes
         np.testing.assert_array_equal(first, logits)
+
+
+def test_weights_that_were_written_by_rank(tiny: Callable[[str], Checkpoint], tmp_path: Path) -> None:
+    """They are packed again when a file of them was written again."""
+    checkpoint, state = tiny("llama"), tmp_path / "state"
+    write_by_rank(planned(checkpoint.folder, tmp_path), checkpoint.facts, state, lambda *_: None)
+    plan = planned(state, tmp_path)
+    assert plan.model.format == "sharded_state"
+    check_starts(plan)
+    os.utime(state / "model-rank-0-part-0.safetensors", ns=(1, 1))
+    assert start_and_run(plan)[1].origin == "checkpoint"
 
 
 @pytest.mark.parametrize("name", FAMILIES)

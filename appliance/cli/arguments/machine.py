@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from appliance.cli.arguments.record import VerbArguments
-from appliance.cli.arguments.shared import AsJson, Hardware, ModelFactsFile, Overrides
+from appliance.cli.arguments.shared import AsJson, Hardware, ModelFactsFile, Overrides, SpecOrName
 
 
 class DoctorArguments(VerbArguments):
@@ -59,4 +59,12 @@ class PullArguments(VerbArguments):
     revision: Annotated[str | None, typer.Option(help="A branch, tag or commit of the hub.")] = None
     offline: Annotated[bool, typer.Option("--offline", help="Use only what is on this machine.")] = False
     overrides: Overrides = ()
+    as_json: AsJson = False
+
+
+class ShardArguments(VerbArguments):
+    spec: SpecOrName
+    folder: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="A new folder, or an empty one.")]
+    overrides: Overrides = ()
+    hardware: Hardware = None
     as_json: AsJson = False

@@ -1,10 +1,16 @@
-"""The verbs about a plan, a machine and a checkpoint: plan, profile, pull, doctor."""
+"""The verbs about a plan, a machine and a checkpoint: plan, profile, pull, shard, doctor."""
 
 from typing import Annotated
 
 import typer
 
-from appliance.cli.arguments.machine import DoctorArguments, PlanArguments, ProfileListArguments, PullArguments
+from appliance.cli.arguments.machine import (
+    DoctorArguments,
+    PlanArguments,
+    ProfileListArguments,
+    PullArguments,
+    ShardArguments,
+)
 from appliance.cli.arguments.shared import AsJson
 from appliance.cli.verb import UsageError, group, verb
 
@@ -19,6 +25,13 @@ def add(app: typer.Typer) -> None:
         from appliance.cli import pull
 
         return pull.run(arguments)
+
+    @verb(app, "shard", "appliance shard deployment.yaml --output model-by-rank", changes_things=True)
+    def shard(arguments: ShardArguments) -> int:
+        """Write the weights of each rank of a spec, as it loads them."""
+        from appliance.cli import shard
+
+        return shard.run(arguments)
 
     @verb(app, "doctor", "appliance doctor deployment.yaml --bundle support.tar.gz")
     def doctor(arguments: DoctorArguments) -> int:

@@ -35,7 +35,7 @@ def bitsandbytes_is_a_pair(spec: DeploymentSpec) -> Findings:
             message="load_format bitsandbytes needs model.quantization: bitsandbytes",
             hint="write model.quantization: bitsandbytes, or leave load_format: auto",
         )
-    if quantizes and not loads and spec.loading.load_format not in ("auto", "dummy"):
+    if quantizes and not loads and spec.loading.load_format not in ("auto", "dummy", "sharded_state"):
         yield Finding(
             path="model.quantization",
             value="bitsandbytes",

@@ -241,16 +241,13 @@ class LoadingSection(Section):
     load_format: LoadFormat = field(
         "auto",
         "Format of the weight files.",
-        auto="safetensors, else pt (.bin and .pt, of which no code is run), else mistral (params.json and "
-        "consolidated*.safetensors), else gguf, by what is there; never dummy: "
+        auto="sharded_state where its index is, else safetensors, else pt (.bin and .pt, of which no code is run), "
+        "else mistral (params.json and consolidated*.safetensors), else gguf, by what is there; never dummy: "
         "random numbers in the shapes that config.json states, for trying out memory and speed without weight files. "
         "runai_streamer and fastsafetensors name a reader of ours: threads read safetensors past the page cache; "
         "npcache is pt: files of PyTorch are mapped where they lie, so no copy of them is made; tensorizer "
-        "is one file *.tensors beside config.json, not encrypted; custom is loader_cls",
-        built_values=(
-            *("auto", "safetensors", "gguf", "pt", "npcache", "mistral", "dummy", "bitsandbytes"),
-            *("tensorizer", "runai_streamer", "fastsafetensors", "custom"),
-        ),
+        "is one file *.tensors beside config.json, not encrypted; sharded_state is what `appliance shard` wrote, "
+        "some files for each rank; custom is loader_cls",
     )
     loader_cls: DottedPath | None = field(
         None, "A loader of your own, for load_format: custom; see docs/guides/plugins.md. The planner imports it too."
