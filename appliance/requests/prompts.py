@@ -73,7 +73,8 @@ class PromptMaker:
 
     async def completion(self, fields: CompletionFields) -> list[Prompt]:
         """One entry a prompt. Raises ApiError 400."""
-        embeds = [fields.prompt_embeds] if isinstance(fields.prompt_embeds, str) else fields.prompt_embeds or []
+        embeds = fields.prompt_embeds or []
+        embeds = [embeds] if isinstance(embeds, str) else embeds
         given, suffix = _split(fields.prompt, is_needed=not embeds), fields.suffix
         if (count := len(embeds) + len(given)) > MAX_PROMPTS:
             raise invalid("prompt", f"prompt has {count} prompts; {MAX_PROMPTS} are allowed", "invalid_value")

@@ -202,6 +202,12 @@ def test_missing_required_field(http: httpx.Client, path: str) -> None:
     assert error["param"] in ("messages", "prompt")
 
 
+@pytest.mark.parametrize("none", ["", [], None])
+def test_no_embeddings_are_no_prompt(http: httpx.Client, none: Any) -> None:
+    error = is_error(http.post("/v1/completions", json={"prompt_embeds": none}))
+    assert (error["param"], error["code"]) == ("prompt", "missing_required_parameter")
+
+
 @pytest.mark.parametrize("path", [path for path in POSTS if path not in ("/generate", "/v1/batches")])
 def test_unknown_model(http: httpx.Client, path: str) -> None:
     error = is_error(http.post(path, json={**BODIES[path], "model": "no-such"}), 404)
