@@ -31,7 +31,7 @@ KNOWN_SKIPS = (
     r"the set computes in floats",
     r"NumPy rounds a row by its place on this processor",
     r"not a git checkout",
-    r"(ray|triton|mistral_common|sentencepiece|tensorizer) is not installed",
+    r"(ray|triton|mistral_common|sentencepiece|tensorizer|pynacl) is not installed",
 )
 _KNOWN = re.compile("|".join(f"(?:{each})" for each in KNOWN_SKIPS))
 

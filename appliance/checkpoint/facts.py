@@ -60,6 +60,7 @@ class TensorFacts(msgspec.Struct, frozen=True, kw_only=True):
     bitmask: "TensorFacts | None" = None  # a bit for each element, whether it is stored; the others are zero
     block_rows: int | None = None  # rows that share a scale, if they do
     is_transposed: bool = False  # the shape is that of the module's parameter; the file has it transposed
+    sealed_at: int | None = None  # of an encrypted tensor: the place of its header, which has what opens it
 
     @property
     def parts(self) -> "tuple[TensorFacts, ...]":
@@ -200,6 +201,11 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     def known(self) -> Architecture | None:
         """The architecture, with the family that runs it, if any does."""
         return self.family or ARCHITECTURES.get(self.architecture)
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Some tensor can be read only with a key."""
+        return any(part.sealed_at is not None for tensor in self.tensors for part in tensor.parts)
 
     @property
     def size_bytes(self) -> int:

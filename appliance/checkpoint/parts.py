@@ -77,6 +77,9 @@ def own_shape(part: TensorFacts, stack: Sequence[int], matrix: str) -> tuple[int
 
 def bytes_of(root: Path, tensor: TensorFacts) -> bytes:
     """Returns the data of a small tensor without which headers do not say what a matrix is. Raises CheckpointError."""
+    if tensor.sealed_at is not None:
+        problem = f"tensor {tensor.name!r} tells how a matrix is quantized, and is encrypted: no plan reads keys"
+        raise CheckpointError(tensor.file, problem, "write this checkpoint without encryption")
     try:
         with (root / tensor.file).open("rb") as file:
             file.seek(tensor.offset_bytes)

@@ -33,7 +33,7 @@ def read_model_facts(
     if form == "dummy":
         return _without_weights(path, choice)
     if form == "tensorizer":
-        return read_folder_facts(path, "tensorizer", choice)
+        return read_folder_facts(path, "tensorizer", choice, loader)
     if form == "custom":
         return _by_loader(path, choice, loader)
     if form == BY_RANK or is_sharded(path):

@@ -47,6 +47,8 @@ class TensorReader:
     def read(self, name: str) -> Bytes:
         """Returns the stored bytes, uint8 [size_bytes]. Raises CheckpointError."""
         tensor = self.facts(name)
+        if tensor.sealed_at is not None:
+            raise CheckpointError(tensor.file, f"tensor {name!r} is encrypted, and cannot be mapped")
         mapping = self._mapping(tensor.file)
         if tensor.offset_bytes + tensor.size_bytes > len(mapping):
             raise CheckpointError(tensor.file, f"tensor {name!r} lies after the end of the file", "pull it again")

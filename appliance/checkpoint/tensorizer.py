@@ -1,7 +1,8 @@
 """Reads the index of a file of CoreWeave's tensorizer: where each tensor lies, which is then mapped like any other.
 
 The library reads tensors into torch, which a server on a CPU does not import; the index tells the same places.
-Layout: magic, version, flags, sizes, then of each tensor its name, kind, dtype, shape, and the place of its bytes.
+Layout: magic, version, flags, sizes, then of each tensor its name, kind, dtype, shape, and the places of its header and
+of its bytes. The index of an encrypted file is plain: its tensors are known without the key.
 """
 
 import os
@@ -16,7 +17,7 @@ from appliance.checkpoint.storage import stored_bytes
 
 FORM: Final = "tensorizer"
 PATTERN: Final = "*.tensors"
-_MAGIC: Final = b"|TZR|"
+MAGIC: Final = b"|TZR|"
 _HEAD: Final = struct.Struct("<I32sQ8xQ")  # version, flags, size, number of tensors
 _LENGTH: Final = struct.Struct("<Q")
 _PLACE: Final = struct.Struct("<QQQ")  # of the tensor's own header, of its bytes, their number
@@ -36,6 +37,7 @@ class _Index(NamedTuple):
     raw: bytes
     num_tensors: int
     is_versioned: bool  # each entry begins with the version that it is written in
+    is_encrypted: bool
     file_size: int
 
 
@@ -44,6 +46,7 @@ class _Entry(NamedTuple):
     kind: int
     dtype: str
     shape: tuple[int, ...]
+    header: int
     offset: int
     size: int
 
@@ -70,7 +73,7 @@ def read_tensors(root: Path) -> tuple[tuple[TensorFacts, ...], list[bytes]]:
 
 
 def _read_index(name: str, file: BinaryIO) -> _Index:
-    if file.read(len(_MAGIC)) != _MAGIC:
+    if file.read(len(MAGIC)) != MAGIC:
         raise CheckpointError(name, "is no file of tensorizer")
     head = file.read(_HEAD.size + _LENGTH.size)
     if len(head) < _HEAD.size + _LENGTH.size:
@@ -79,12 +82,11 @@ def _read_index(name: str, file: BinaryIO) -> _Index:
     flags = int.from_bytes(flag_bytes, "little") if version >= _HAS_FLAGS else 0
     if not 1 <= version <= _NEWEST or flags & ~(_ENCRYPTED | _VERSIONED):
         raise CheckpointError(name, f"is of version {version}, flags {flags:#x}, which are not in this version")
-    if version == _ENCRYPTS or flags & _ENCRYPTED:
-        raise CheckpointError(name, "is encrypted, which is not in this version", "write it without encryption")
     length, size = _LENGTH.unpack_from(head, _HEAD.size)[0], os.fstat(file.fileno()).st_size
     if not 0 < length <= min(size, MAX_HEADER_BYTES):
         raise CheckpointError(name, f"claims an index of {length} bytes in a file of {size}", "pull it again")
-    return _Index(name, file.read(length), num_tensors, bool(flags & _VERSIONED), size)
+    is_encrypted = version == _ENCRYPTS or bool(flags & _ENCRYPTED)
+    return _Index(name, file.read(length), num_tensors, bool(flags & _VERSIONED), is_encrypted, size)
 
 
 def _entries(index: _Index) -> list[_Entry]:
@@ -100,11 +102,11 @@ def _entries(index: _Index) -> list[_Entry]:
         num_sizes, form = index.raw[at], "Q" if is_long else "I"
         shape = struct.unpack_from(f"<{num_sizes}{form}", index.raw, at + 1)
         at += 1 + struct.calcsize(f"<{num_sizes}{form}")
-        _, offset, size = _PLACE.unpack_from(index.raw, at)
+        header, offset, size = _PLACE.unpack_from(index.raw, at)
         at += _PLACE.size
         if name and ord(name[0]) == _PATH_MARK:
             raise CheckpointError(index.file, f"{name[1:60]} is a path, and not the name of a model's tensor")
-        found.append(_Entry(name, kind, dtype, shape, offset, size))
+        found.append(_Entry(name, kind, dtype, shape, header, offset, size))
     return found
 
 
@@ -131,6 +133,9 @@ def _tensor(index: _Index, entry: _Entry) -> TensorFacts:
     if entry.offset + entry.size > index.file_size:
         problem = f"tensor {entry.name!r} lies after the end of the file"
         raise CheckpointError(index.file, problem, "the download is incomplete; pull it again")
+    is_sealed = index.is_encrypted and entry.size > 0
+    if is_sealed and not entry.header < entry.offset:
+        raise CheckpointError(index.file, f"tensor {entry.name!r} is encrypted and has no header before it")
     return TensorFacts(
         name=entry.name,
         stored_name=entry.name,
@@ -139,4 +144,5 @@ def _tensor(index: _Index, entry: _Entry) -> TensorFacts:
         file=index.file,
         offset_bytes=entry.offset,
         size_bytes=entry.size,
+        sealed_at=entry.header if is_sealed else None,
     )

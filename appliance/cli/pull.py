@@ -7,12 +7,14 @@ from appliance.base.environ import state_dir
 from appliance.base.errors import ExitCode
 from appliance.base.units import format_size
 from appliance.checkpoint import FetchOptions, ModelFacts, read_model_facts, resolve_source
+from appliance.checkpoint.loader_choice import NO_LOADER
 from appliance.checkpoint.sources.store import file_digest
 from appliance.cli.arguments.machine import PullArguments
 from appliance.cli.progress import ProgressBar
 from appliance.cli.spec_target import spec_target
 from appliance.deploy.state import DeploymentState
-from appliance.plan.prepare import fetch_options
+from appliance.plan.loader_options import loader_of
+from appliance.plan.prepare import fetch_options, form_of
 from appliance.spec.files import SPEC_SUFFIXES
 from appliance.spec.loader import load_spec
 
@@ -24,16 +26,18 @@ def run(arguments: PullArguments) -> int:
     """
     target, mirrors, sha256 = arguments.target, arguments.mirrors, arguments.sha256
     options = FetchOptions(revision=arguments.revision, offline=arguments.offline)
+    form, loader = None, NO_LOADER
     if _is_deployment(target):
         path, overrides = spec_target(target, arguments.overrides)
         spec = load_spec(path, overrides).spec
         revision, offline = arguments.revision or spec.model.revision, arguments.offline or spec.loading.offline
         options = fetch_options(spec, Path(path).parent, revision, offline)
+        form, loader = form_of(spec), loader_of(spec)
         target, mirrors, sha256 = spec.model.source, (*mirrors, *spec.model.mirrors), sha256 or spec.model.sha256
     with ProgressBar() as progress:
         found = resolve_source(target, mirrors, sha256, options, progress)
         digest = sha256 or (file_digest(found, progress) if found.is_file() else None)
-    _report(found, digest, read_model_facts(found), arguments.as_json)
+    _report(found, digest, read_model_facts(found, form=form, loader=loader), arguments.as_json)
     return ExitCode.OK
 
 

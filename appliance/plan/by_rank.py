@@ -87,6 +87,9 @@ def not_to_be_written(plan: EnginePlan, model: ModelFacts) -> Iterator[RankRefus
         yield RankRefusal("model.source", "each rank maps its rows of a GGUF file already", "serve the file as it is")
     if model.format == "dummy":
         yield RankRefusal("loading.load_format", "random weights are made at each start", "remove load_format: dummy")
+    if model.is_encrypted:
+        message = "it is encrypted, and what is written by rank would be plain"
+        yield RankRefusal("model.source", message, "serve the file as it is")
     if model.shards is not None:
         message = f"it was written by rank already, for {model.shards}"
         yield RankRefusal("model.source", message, "name the checkpoint that it was written from")

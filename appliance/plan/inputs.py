@@ -8,6 +8,7 @@ import msgspec
 
 from appliance.checkpoint.adapter import AdapterFacts
 from appliance.checkpoint.facts import ModelFacts
+from appliance.checkpoint.loader_choice import CheckpointKey
 from appliance.checkpoint.modelling import Modelling
 from appliance.checkpoint.vocabulary import Likeness
 from appliance.hardware.facts import HardwareFacts
@@ -36,6 +37,7 @@ class ResolvedFiles:
     chat_template: str | None = None
     generation_config: Mapping[str, Any] | None = None
     packed_dir: str | None = None
+    checkpoint_key: CheckpointKey | None = None  # of `loading.model_loader_extra_config`
     profiler_dir: str | None = None  # of `observability.profiler_dir`
     kernels_dir: str | None = None  # of `compilation.cache_dir`
     modelling: Modelling | None = None  # code that could run the model, where our own decoder does not

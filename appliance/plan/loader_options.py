@@ -1,10 +1,13 @@
 """The reader of weight files, and the options of it that `loading.model_loader_extra_config` gives."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from appliance.base.units import format_size
-from appliance.checkpoint.loader_choice import NO_LOADER, LoaderChoice
+from appliance.checkpoint.loader_choice import NO_LOADER, CheckpointKey, LoaderChoice
+from appliance.checkpoint.tensorizer import FORM as TENSORIZER
+from appliance.checkpoint.tensorizer_key import MIXED, OPTIONS, PLAIN
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import Ledger
 from appliance.plan.loading_types import StreamPlan
@@ -16,6 +19,7 @@ _SWITCH, _THREADS = "enable_multithread_load", "num_threads"  # vLLM's names, of
 _CONCURRENCY, _MEMORY = "concurrency", "memory_limit"  # of the Run:ai streamer
 _DEFAULT_THREADS: Final = 8
 _DEFAULT_MEMORY: Final = 1 << 30
+_KEY, _PASSWORD = OPTIONS["key"], OPTIONS["password"]  # the first is vLLM's name
 _MOST: Final = {_THREADS: 256, _CONCURRENCY: 256, _MEMORY: 1 << 44}
 
 
@@ -27,6 +31,17 @@ def loader_of(spec: DeploymentSpec) -> LoaderChoice:
     return LoaderChoice(path=loading.loader_cls, options=loading.model_loader_extra_config)
 
 
+def checkpoint_key_of(spec: DeploymentSpec, base: Path) -> CheckpointKey | None:
+    """Returns where the secret of an encrypted checkpoint lies. base: from which relative paths start."""
+    if spec.loading.load_format != TENSORIZER:
+        return None
+    for holds, option in OPTIONS.items():
+        path = spec.loading.model_loader_extra_config.get(option)
+        if isinstance(path, str) and path:
+            return CheckpointKey(path=str(base / Path(path).expanduser()), holds=holds)
+    return None
+
+
 def plan_reader(inputs: PlanInputs, *, is_ours: bool, ledger: Ledger) -> StreamPlan | None:
     """How weights are read in parallel; None where their files are mapped. is_ours: our own decoder reads them."""
     wanted, options = inputs.spec.loading.load_format, inputs.spec.loading.model_loader_extra_config
@@ -36,6 +51,8 @@ def plan_reader(inputs: PlanInputs, *, is_ours: bool, ledger: Ledger) -> StreamP
     known = _known(wanted)
     for key, value in options.items():
         _check(key, value, known, wanted, ledger)
+    if wanted == TENSORIZER:
+        _check_key(inputs, ledger)
     streams = wanted in STREAMED or (_SWITCH in known and options.get(_SWITCH) is True)
     if not streams:
         if set(options) & {_THREADS} and _THREADS in known:
@@ -61,9 +78,27 @@ def _check_custom(inputs: PlanInputs, ledger: Ledger) -> None:
         ledger.refuse("model.weight_update_paths", RULE, message, hint="remove weight_update_paths")
 
 
+def _check_key(inputs: PlanInputs, ledger: Ledger) -> None:
+    """Checks that an encrypted checkpoint has one key, and another none."""
+    options = inputs.spec.loading.model_loader_extra_config
+    if _KEY in options and _PASSWORD in options:
+        ledger.refuse(PATH, RULE, f"{_KEY} and {_PASSWORD} are both given", hint="give one of them")
+    if inputs.model.is_encrypted and inputs.files.checkpoint_key is None:
+        hint = f"{{{_KEY}: path}}, of 32 bytes, or {{{_PASSWORD}: path}}"
+        ledger.refuse(PATH, RULE, "the checkpoint is encrypted, and no key is given", hint=hint)
+    plain = (part for tensor in inputs.model.tensors for part in tensor.parts if part.size_bytes and not part.sealed_at)
+    if inputs.model.is_encrypted and (part := next(plain, None)) is not None:
+        hint = "write all weights into one file"
+        ledger.refuse("model.source", RULE, f"tensor {part.name!r} of {part.file} {MIXED}", hint=hint)
+    if inputs.files.checkpoint_key is not None and not inputs.model.is_encrypted:
+        ledger.refuse(PATH, RULE, PLAIN, hint="remove the key, or name the file that was meant")
+
+
 def _known(load_format: str) -> tuple[str, ...]:
     if load_format in STREAMED:
         return (_CONCURRENCY, _MEMORY)
+    if load_format == TENSORIZER:
+        return (_KEY, _PASSWORD)
     return (_SWITCH, _THREADS) if load_format in ("auto", "safetensors") else ()
 
 
@@ -74,6 +109,9 @@ def _check(key: str, value: Any, known: tuple[str, ...], load_format: str, ledge
         ledger.refuse(PATH, RULE, message, allowed=allowed or "no options", hint=hint)
     elif key == _SWITCH and not isinstance(value, bool):
         ledger.refuse(PATH, RULE, f"{key} is {value!r}", allowed="true, false", hint=hint)
+    elif key in (_KEY, _PASSWORD):
+        if not isinstance(value, str) or not value:
+            ledger.refuse(PATH, RULE, f"{key} is no path", allowed="the path of a file", hint=hint)
     elif key != _SWITCH and (isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= _MOST[key]):
         ledger.refuse(PATH, RULE, f"{key} is {value!r}", allowed=f"a whole number from 1 to {_MOST[key]}", hint=hint)
 

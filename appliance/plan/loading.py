@@ -39,6 +39,11 @@ def _max_loading(inputs: PlanInputs, kernels: KernelSetFacts, parallel: Parallel
 def _keep_packed(inputs: PlanInputs, ledger: Ledger) -> bool:
     if not inputs.spec.loading.keep_packed or inputs.model.format == "dummy":  # random weights are made anew
         return False
+    if inputs.model.is_encrypted:
+        reason = "the checkpoint is encrypted, and what is kept would lie on the disk for anybody to read"
+        if ledger.loaded.is_set("loading.keep_packed"):
+            ledger.refuse("loading.keep_packed", "plan/loading", reason, hint="remove loading.keep_packed")
+        return ledger.decide("loading.keep_packed", False, "computed", reason)
     if inputs.model.format == "custom":
         reason = "a loader of your own reads the model, and nothing tells whether what it reads has changed"
         return ledger.decide("loading.keep_packed", False, "computed", reason)

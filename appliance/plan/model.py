@@ -1,5 +1,7 @@
 """Pass `model`: which architecture, what clients call it, its tokenizer, template and sampling defaults."""
 
+from msgspec.structs import replace
+
 from appliance.catalog.architectures import ARCHITECTURES, Architecture
 from appliance.catalog.content_format import ContentFormat, detect_content_format
 from appliance.catalog.templates import QWEN3_RERANKER
@@ -11,7 +13,7 @@ from appliance.plan.checkpoint_values import default_sampling, say_ends
 from appliance.plan.context import ContextRequest, config_overrides, model_path
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import Ledger
-from appliance.plan.loader_options import loader_of
+from appliance.plan.loader_options import PATH, loader_of
 from appliance.plan.modelling import Modelled
 from appliance.plan.tokenizer import plan_tokenizer_mode
 from appliance.plan.types import ModelPlan
@@ -55,11 +57,14 @@ def plan_model(inputs: PlanInputs, context: ContextRequest, modelled: Modelled, 
 
 
 def _loader(inputs: PlanInputs, ledger: Ledger) -> LoaderChoice:
-    wanted = loader_of(inputs.spec)
+    wanted, key = loader_of(inputs.spec), inputs.files.checkpoint_key
     if wanted.path is not None:
         reason = "your loader reads the tensors, in the planner their names and shapes, in each rank their numbers"
         ledger.take("model.loader.path", "loading.loader_cls", wanted.path, reason)
-    return wanted
+    if key is not None:
+        reason = f"each rank reads the {key.holds} from this file, and opens a tensor when it needs it"
+        ledger.take("model.loader.key.path", PATH, key.path, reason)
+    return replace(wanted, key=key)
 
 
 def _config(inputs: PlanInputs, ledger: Ledger) -> ConfigChoice:

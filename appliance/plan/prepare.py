@@ -22,6 +22,7 @@ from appliance.checkpoint.other_config import with_config
 from appliance.checkpoint.sources.address import HubAddress, parse_address
 from appliance.checkpoint.sources.options import OFFLINE_HINT, FetchOptions, Progress
 from appliance.checkpoint.sources.resolve import resolve_source
+from appliance.checkpoint.tensorizer_key import check_key
 from appliance.checkpoint.vocabulary import Likeness, compare, read_vocabulary
 from appliance.hardware import HardwareFacts, Profile, find_profile, load_facts, load_profiles, probe_machine
 from appliance.hardware.errors import HardwareError
@@ -32,7 +33,7 @@ from appliance.plan.accelerators import can_run, no_device
 from appliance.plan.compile import compile_plan
 from appliance.plan.inputs import DraftModelFiles, PlanInputs, ResolvedFiles
 from appliance.plan.ledger import AUTO, Ledger
-from appliance.plan.loader_options import loader_of
+from appliance.plan.loader_options import checkpoint_key_of, loader_of
 from appliance.plan.types import EnginePlan
 from appliance.spec import DeploymentSpec, LoadedSpec, load_spec, load_text
 from appliance.spec.sections.lora import AdapterSection
@@ -97,6 +98,8 @@ def prepare(
     plan = compile_plan(loaded, machine.facts, machine.profile, model, files)
     if to_run and plan.cannot_run:
         raise CannotRunError("; ".join(plan.cannot_run), hint="`appliance plan` shows what it would be")
+    if to_run and files.checkpoint_key is not None:
+        check_key(files.checkpoint_key)
     inputs = PlanInputs(loaded=loaded, facts=machine.facts, profile=machine.profile, model=model, files=files)
     return Prepared(loaded, model, plan, inputs)
 
@@ -283,6 +286,7 @@ def resolve_files(
     return ResolvedFiles(
         tokenizer_path=_tokenizer_path(loaded, base, allow_fetch, progress),
         config_path=_config_path(loaded, base, allow_fetch, progress),
+        checkpoint_key=checkpoint_key_of(spec, base),
         chat_template=_chat_template(spec.model.chat_template, base),
         packed_dir=None if packed is None else _below(base, packed),
         kernels_dir=None if (kernels := spec.compilation.cache_dir) is None else _below(base, kernels),

@@ -9,6 +9,8 @@ import pytest
 from appliance.cli.app import main
 
 from .files import write_gguf
+from .tensorizer_files import floats, write_tensors
+from .test_folder import CONFIG
 
 SPEC = """
 api_version: appliance/v1
@@ -48,6 +50,17 @@ def test_a_spec(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str])
     document = json.loads(told.out)
     assert (document["path"], document["sha256"], document["num_tensors"]) == (str(model), sha256(model), 21)
     assert "missing.gguf: does not exist" in told.err
+
+
+def test_a_spec_whose_checkpoint_is_a_file_of_tensorizer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    write_tensors(tmp_path / "m.tensors", {"a": floats(2, 3)})
+    spec = tmp_path / "tiny.yaml"
+    head = "api_version: appliance/v1\nkind: Deployment\nname: tiny\n"
+    spec.write_text(head + "model: {source: .}\nloading: {load_format: tensorizer}\n")
+    assert main(["pull", str(spec), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["format"], document["num_tensors"]) == ("tensorizer", 1)
 
 
 def test_a_wrong_digest_is_an_error_in_words(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,7 +26,7 @@ GROUPS = {
 VERBS = (
     *("validate", "explain", "schema", "init", "audit", "lock", "plan", "pull", "shard", "doctor"),
     *("apply", "diff", "drift", "history", "rollback", "status", "logs", "down"),
-    *("batch", "chat", "complete", "render", "import", "completion", "tune"),
+    *("batch", "chat", "complete", "render", "import", "serialize", "completion", "tune"),
 )
 COMMANDS = [(verb,) for verb in VERBS] + [(group, verb) for group, verbs in GROUPS.items() for verb in verbs]
 

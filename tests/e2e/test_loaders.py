@@ -12,6 +12,7 @@ from safetensors.numpy import load_file
 from appliance.base.errors import SpecError
 from appliance.cli.app import main
 from appliance.plan.prepare import prepare
+from tests.checkpoint.encrypted_files import key_file
 from tests.checkpoint.tensorizer_files import write_tensors
 from tests.e2e.served import make_random_model, serving
 from tests.server.harness import Server
@@ -87,6 +88,43 @@ def test_weights_by_rank_give_the_same_answers(tmp_path: Path, capsys: pytest.Ca
         assert answer(server) == expected
     with pytest.raises(SpecError, match="written for tensor: 2, and the plan has 1"):
         prepare(folders[1] / "spec.yaml")
+
+
+def test_an_encrypted_file_gives_the_same_answers_and_its_key_is_nowhere(tmp_path: Path) -> None:
+    pytest.importorskip("nacl", reason="pynacl is not installed")
+    model, folders = tmp_path / "model", [tmp_path / name for name in ("plain", "sealed", "wrong")]
+    for folder in (model, *folders):
+        folder.mkdir()
+    make_random_model(model)
+    with serving(folders[0], model) as server:
+        expected = answer(server)
+    key = key_file(tmp_path, b"0nly-for-this-test-of-32-bytes-k")
+    spec, out = str(folders[0] / "spec.yaml"), str(tmp_path / "out")
+    command = ["serialize", spec, "-o", out, "--encryption-keyfile", key.path]
+    assert main(command) == 0
+    overrides = ["loading.load_format=tensorizer", f"loading.model_loader_extra_config.encryption_keyfile={key.path}"]
+    paths = f"model.weight_update_paths=[{tmp_path}]"
+    more = ("parallelism.data=2", "model.enable_sleep_mode=true")
+    with serving(folders[1], tmp_path / "out", *overrides, paths, *more) as server:
+        assert answer(server) == answer(server) == expected
+        with server.http() as http:
+            for verb in ("sleep?level=2", "wake_up"):
+                assert http.post(f"/{verb}", timeout=60.0).status_code == 200
+        assert answer(server) == answer(server) == expected
+        with server.http() as http:
+            updated = http.post("/update_weights_from_disk", json={"model_path": str(tmp_path / "out")}, timeout=60.0)
+            assert updated.status_code == 200, updated.text
+        assert answer(server) == expected
+    Path(key.path).write_bytes(b"1nly-for-this-test-of-32-bytes-k")
+    overrides.append("restart={policy: never}")
+    with pytest.raises(AssertionError), serving(folders[2], tmp_path / "out", *overrides):
+        pass
+    events = [json.loads(line) for line in (folders[2] / "status.jsonl").read_text().splitlines()]
+    reason = next(each["reason"] for each in events if each["event"] == "failed")
+    assert "cannot be opened: the key is another one, or its bytes were changed" in reason
+    told = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+    assert len(told) >= 6
+    assert not any(b"nly-for-this-test" in path.read_bytes() for path in told)
 
 
 def test_a_loader_that_fails_ends_the_start_with_one_sentence(tmp_path: Path) -> None:

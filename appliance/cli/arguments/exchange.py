@@ -28,6 +28,21 @@ class RenderArguments(VerbArguments):
     as_json: AsJson = False
 
 
+class SerializeArguments(VerbArguments):
+    spec: SpecOrName
+    folder: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="A new folder, or an empty one.")]
+    keyfile: Annotated[
+        Path | None,
+        typer.Option("--encryption-keyfile", metavar="FILE", help="Encrypt with the 32 bytes of this file."),
+    ] = None
+    password_file: Annotated[
+        Path | None,
+        typer.Option("--encryption-password-file", metavar="FILE", help="Encrypt with the password in this file."),
+    ] = None
+    overrides: Overrides = ()
+    as_json: AsJson = False
+
+
 class ImportArguments(VerbArguments):
     kind: Annotated[
         str,

@@ -1,11 +1,11 @@
-"""The verbs between systems: render, import and completion."""
+"""The verbs between systems: render, import, serialize and completion."""
 
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from appliance.cli.arguments.exchange import ImportArguments, RenderArguments
+from appliance.cli.arguments.exchange import ImportArguments, RenderArguments, SerializeArguments
 from appliance.cli.verb import UsageError, verb
 
 
@@ -41,6 +41,15 @@ def add(app: typer.Typer) -> None:
         from appliance.cli import import_
 
         return import_.run(arguments)
+
+    @verb(app, "serialize", "appliance serialize deployment.yaml --output sealed --encryption-keyfile model.key")
+    def serialize(arguments: SerializeArguments) -> int:
+        """Write the checkpoint as a file of tensorizer, plain or encrypted, with its config and tokenizer."""
+        if arguments.keyfile is not None and arguments.password_file is not None:
+            raise UsageError("give one of --encryption-keyfile and --encryption-password-file")
+        from appliance.cli import serialize
+
+        return serialize.run(arguments)
 
     @verb(app, "completion", "appliance completion bash > ~/.local/share/bash-completion/completions/appliance")
     def completion(shell: Annotated[Shell, typer.Argument(help="Your shell.")]) -> int:

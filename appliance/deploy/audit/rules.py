@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from appliance.checkpoint.tensorizer_key import FIELD
 from appliance.deploy.audit.exposure import reach_of
 from appliance.deploy.audit.finding import AuditFinding, Gravity
 from appliance.deploy.kernels_record import planned_folder
@@ -125,6 +126,17 @@ def file_of_keys(subject: AuditSubject) -> Iterator[AuditFinding]:
         yield AuditFinding("audit/keys-writable", Gravity.HIGH, "endpoints.auth.keys_file", message, "chmod go-w")
 
 
+def key_of_weights(subject: AuditSubject) -> Iterator[AuditFinding]:
+    key = subject.plan.model.loader.key
+    try:
+        mode = 0 if key is None else Path(key.path).stat().st_mode
+    except OSError:
+        return  # the planner and the engine say so themselves
+    if mode & stat.S_IROTH:
+        message = "every user of this machine may read what opens the encrypted weights"
+        yield AuditFinding("audit/weights-key-readable", Gravity.MEDIUM, FIELD, message, "chmod o-r")
+
+
 def kept_kernels(subject: AuditSubject) -> Iterator[AuditFinding]:
     """Others that write into the folder of compiled kernels, or replace it, run code in the engine."""
     folder = planned_folder(subject.plan)
@@ -196,6 +208,7 @@ RULES: Final[tuple[Rule, ...]] = (
     unpinned_bytes,
     rules_of_keys,
     file_of_keys,
+    key_of_weights,
     kept_kernels,
     shared_cache,
     wide_limits,

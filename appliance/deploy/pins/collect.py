@@ -15,7 +15,9 @@ from appliance.deploy.pins.lockfile import Lock
 from appliance.plan.types import EnginePlan
 
 # Files of a checkpoint's folder that decide what it says. Others (a licence, a picture) do not.
-ANSWERING_SUFFIXES: Final = frozenset({".safetensors", ".gguf", ".json", ".jinja", ".model", ".txt", ".tiktoken"})
+ANSWERING_SUFFIXES: Final = frozenset(
+    {".safetensors", ".gguf", ".bin", ".pt", ".tensors", ".json", ".jinja", ".model", ".txt", ".tiktoken"}
+)
 # Packages between a request and its tokens.
 ANSWERING_PACKAGES: Final = ("jinja2", "llguidance", "numpy", "tokenizers")
 _CPU_SET: Final = "cpu-"

@@ -10,6 +10,8 @@ from typing import Final
 from appliance.base.errors import ApplianceError, ExitCode
 from appliance.catalog.kernel_sets import KUBERNETES_RESOURCES
 from appliance.checkpoint.sources.address import PathAddress, parse_address
+from appliance.checkpoint.tensorizer_key import FIELD as LOADER_OPTIONS
+from appliance.checkpoint.tensorizer_key import OPTIONS
 from appliance.plan.prepare import Prepared
 from appliance.plan.serving_types import RestartPlan
 from appliance.plan.types import EnginePlan
@@ -133,6 +135,8 @@ def refuse_what_no_container_has(prepared: Prepared) -> None:
             hint="add --set endpoints.http.host=0.0.0.0; such an address asks for endpoints.auth.keys",
         )
     files = [path for path in _FILE_FIELDS if loaded.is_set(path)]
+    if prepared.inputs.files.checkpoint_key is not None:
+        files.append(f"{LOADER_OPTIONS}.{OPTIONS[prepared.inputs.files.checkpoint_key.holds]}")
     files += [f"${{file:{name}}}" for name in _FILE_REFERENCE.findall(loaded.text)]
     if files:
         raise RenderError(

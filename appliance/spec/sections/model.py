@@ -246,7 +246,7 @@ class LoadingSection(Section):
         "random numbers in the shapes that config.json states, for trying out memory and speed without weight files. "
         "runai_streamer and fastsafetensors name a reader of ours: threads read safetensors past the page cache; "
         "npcache is pt: files of PyTorch are mapped where they lie, so no copy of them is made; tensorizer "
-        "is one file *.tensors beside config.json, not encrypted; sharded_state is what `appliance shard` wrote, "
+        "is one file *.tensors beside config.json, plain or encrypted; sharded_state is what `appliance shard` wrote, "
         "some files for each rank; custom is loader_cls",
     )
     loader_cls: DottedPath | None = field(
@@ -280,5 +280,6 @@ class LoadingSection(Section):
     model_loader_extra_config: dict[str, Any] = field(
         {},
         "Options of the loader of the chosen format: {concurrency, memory_limit} of runai_streamer, fastsafetensors; "
-        "{enable_multithread_load: true, num_threads} of safetensors; of custom whatever loader_cls takes.",
+        "{enable_multithread_load: true, num_threads} of safetensors; of tensorizer {encryption_keyfile} or "
+        "{encryption_password_file}, the path of what opens an encrypted file; of custom whatever loader_cls takes.",
     )

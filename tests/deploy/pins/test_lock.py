@@ -187,3 +187,10 @@ def test_the_verbs(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch
     assert main(["apply", spec, "--locked"]) == 2
     assert "model/model.safetensors" in capsys.readouterr().err
     assert not (folder / "state" / "locked").exists()
+
+
+def test_weights_of_every_format_are_locked(folder: Path) -> None:
+    plan = prepare(folder / "deployment.yaml").plan
+    for name in ("pytorch_model.bin", "medusa_lm_head.pt", "model.tensors"):
+        (folder / "model" / name).write_bytes(b"weights")
+        assert f"model/{name}" in collect_lock(plan).files
