@@ -14,7 +14,7 @@ from appliance.plan.prepare import prepare
 def run(arguments: RenderArguments) -> int:
     """Prints the files, or writes them into a folder in which none of them exists yet."""
     path, overrides = spec_target(arguments.spec, arguments.overrides)
-    prepared = prepare(path, overrides, arguments.hardware, model_facts=arguments.model_facts)
+    prepared = prepare(path, overrides, arguments.hardware, model_facts=arguments.model_facts, has_key=False)
     files = render_target(arguments.target, prepared, overrides, _options(arguments))
     if arguments.as_json:
         print(json.dumps(files))

@@ -70,13 +70,15 @@ def prepare(
     to_run: bool = True,
     progress: Progress | None = None,
     spec_text: str | None = None,
+    has_key: bool = True,
 ) -> Prepared:
     """The spec, the checkpoint's facts and the plan.
 
     hardware: a known machine's name or a facts file; this machine when None, or the facts of a part of it.
     model_facts: a ModelFacts JSON in place of the checkpoint. allow_fetch False: only what is on this machine. to_run:
-    refuse a plan that this version cannot run. spec_text: what the file said, in place of what it says. Raises
-    ApplianceError: SpecError, FitError, CannotRunError, CheckpointError, HardwareError.
+    refuse a plan that this version cannot run. spec_text: what the file said, in place of what it says. has_key: this
+    machine has the key of an encrypted checkpoint, if it is to run. Raises ApplianceError: SpecError, FitError,
+    CannotRunError, CheckpointError, HardwareError.
     """
     base = Path(spec_path).resolve().parent
     if spec_text is None:
@@ -98,7 +100,7 @@ def prepare(
     plan = compile_plan(loaded, machine.facts, machine.profile, model, files)
     if to_run and plan.cannot_run:
         raise CannotRunError("; ".join(plan.cannot_run), hint="`appliance plan` shows what it would be")
-    if to_run and files.checkpoint_key is not None:
+    if to_run and has_key and files.checkpoint_key is not None:
         check_key(files.checkpoint_key)
     inputs = PlanInputs(loaded=loaded, facts=machine.facts, profile=machine.profile, model=model, files=files)
     return Prepared(loaded, model, plan, inputs)

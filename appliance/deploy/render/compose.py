@@ -35,6 +35,9 @@ def _service(workload: ServerWorkload) -> dict[str, Any]:
     if workload.model_path is not None:
         mounted = MODEL_FOLDER / workload.model_path.name
         volumes.append({"type": "bind", "source": str(workload.model_path), "target": str(mounted), "read_only": True})
+    if workload.key_path is not None:
+        key = str(workload.key_path)
+        volumes.append({"type": "bind", "source": key, "target": key, "read_only": True})
     service = {
         "image": workload.options.image,
         "command": [word.replace("$", "$$") for word in arguments(workload)],

@@ -3,13 +3,14 @@
 from typing import Any
 
 from appliance.deploy.render.documents import dump
-from appliance.deploy.render.kubernetes import cache_claim
+from appliance.deploy.render.kubernetes import cache_claim, needs_of_pods
 from appliance.deploy.render.pod import labels, pod_spec, spec_map
 from appliance.deploy.render.workload import ServerWorkload
 
 
 def render(workload: ServerWorkload) -> dict[str, str]:
-    return {f"{workload.name}.yaml": dump([spec_map(workload), cache_claim(workload), _service(workload)])}
+    objects = [spec_map(workload), cache_claim(workload), _service(workload)]
+    return {f"{workload.name}.yaml": dump(objects, "\n".join(needs_of_pods(workload)))}
 
 
 def _service(workload: ServerWorkload) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from appliance.deploy.render.documents import dump
 from appliance.deploy.render.names import pods_of
-from appliance.deploy.render.pod import labels, pod_spec, spec_map
+from appliance.deploy.render.pod import KEY_NAME, key_secret, labels, pod_spec, spec_map
 from appliance.deploy.render.workload import ServerWorkload
 
 QUEUE_METRIC: Final = "appliance_requests_waiting"
@@ -133,11 +133,19 @@ def _target(workload: ServerWorkload) -> dict[str, str]:
 
 def needs(workload: ServerWorkload) -> str:
     """What the cluster must have beside these objects."""
-    lines = []
-    if workload.variables:
-        lines.append(f"Needs a Secret {workload.name}-env with: {', '.join(workload.variables)}")
-    if workload.model_path is not None:
-        lines.append(f"Needs a PersistentVolumeClaim {workload.name}-model that holds {workload.model_path.name}")
+    lines = needs_of_pods(workload)
     if workload.options.max_replicas is not None and workload.options.prometheus_url is None:
         lines.append(f"Needs an adapter that offers {QUEUE_METRIC} as a metric of pods")
     return "\n".join(lines)
+
+
+def needs_of_pods(workload: ServerWorkload) -> list[str]:
+    """What pods ask the cluster for, a line each."""
+    lines = []
+    if workload.variables:
+        lines.append(f"Needs a Secret {workload.name}-env with: {', '.join(workload.variables)}")
+    if workload.key_path is not None:
+        lines.append(f"Needs a Secret {key_secret(workload)} with {KEY_NAME}, which opens the weights")
+    if workload.model_path is not None:
+        lines.append(f"Needs a PersistentVolumeClaim {workload.name}-model that holds {workload.model_path.name}")
+    return lines

@@ -107,6 +107,6 @@ def _needs(workload: ServerWorkload) -> str:
         "Needs the LeaderWorkerSet controller",
         f"Needs a Secret {workload.name}-env with: {', '.join((*workload.variables, RANKS_TOKEN_VARIABLE))}",
         "Needs a network between these pods that strangers cannot reach",
-        *(line for line in needs(workload).splitlines() if not line.startswith("Needs a Secret")),
+        *(line for line in needs(workload).splitlines() if not line.startswith(f"Needs a Secret {workload.name}-env")),
     ]
     return "\n".join(lines)

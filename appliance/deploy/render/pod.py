@@ -21,6 +21,8 @@ CONTAINER_SECURITY: Final[dict[str, Any]] = {
     "readOnlyRootFilesystem": True,
     "capabilities": {"drop": ["ALL"]},
 }
+KEY_NAME: Final = "key"
+KEY_MODE: Final = 0o440  # for the group of the pod
 PRE_STOP_S: Final = 5  # until every proxy has heard that the pod leaves
 
 
@@ -92,6 +94,8 @@ def volumes(workload: ServerWorkload) -> list[dict[str, Any]]:
     if workload.model_path is not None:
         claim = {"claimName": f"{workload.name}-model", "readOnly": True}
         found.append({"name": "model", "persistentVolumeClaim": claim})
+    if workload.key_path is not None:
+        found.append({"name": "key", "secret": {"secretName": key_secret(workload), "defaultMode": KEY_MODE}})
     return found
 
 
@@ -104,7 +108,14 @@ def mounts(workload: ServerWorkload) -> list[dict[str, Any]]:
     ]
     if workload.model_path is not None:
         found.append({"name": "model", "mountPath": str(MODEL_FOLDER), "readOnly": True})
+    if workload.key_path is not None:
+        found.append({"name": "key", "mountPath": str(workload.key_path), "subPath": KEY_NAME, "readOnly": True})
     return found
+
+
+def key_secret(workload: ServerWorkload) -> str:
+    """Returns the name of the Secret that holds what opens an encrypted checkpoint, as KEY_NAME."""
+    return f"{workload.name}-weights-key"
 
 
 def _probe(path: str, num_failures: int) -> dict[str, Any]:

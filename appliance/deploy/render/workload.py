@@ -10,8 +10,7 @@ from typing import Final
 from appliance.base.errors import ApplianceError, ExitCode
 from appliance.catalog.kernel_sets import KUBERNETES_RESOURCES
 from appliance.checkpoint.sources.address import PathAddress, parse_address
-from appliance.checkpoint.tensorizer_key import FIELD as LOADER_OPTIONS
-from appliance.checkpoint.tensorizer_key import OPTIONS
+from appliance.checkpoint.tensorizer_key import FIELD, OPTIONS
 from appliance.plan.prepare import Prepared
 from appliance.plan.serving_types import RestartPlan
 from appliance.plan.types import EnginePlan
@@ -58,6 +57,7 @@ class ServerWorkload:
     host: str
     port: int
     model_path: Path | None  # on this machine; None when the appliance fetches it
+    key_path: Path | None  # of what opens an encrypted checkpoint, wherever it runs
     num_machines: int  # that have the ranks of one server
     num_ranks: int  # of all engines of a server, on one machine
     is_on_ray: bool  # Ray starts the ranks of other machines
@@ -100,6 +100,7 @@ def workload_of(prepared: Prepared, overrides: Sequence[str], options: RenderOpt
         host=plan.serving.listen.host,
         port=plan.serving.listen.port,
         model_path=address.path.resolve() if isinstance(address, PathAddress) else None,
+        key_path=None if plan.model.loader.key is None else Path(plan.model.loader.key.path),
         num_machines=plan.parallel.nnodes,
         num_ranks=_ranks_here(plan),
         is_on_ray=plan.parallel.backend == "ray",
@@ -134,9 +135,14 @@ def refuse_what_no_container_has(prepared: Prepared) -> None:
             f"endpoints.http.host is {plan.serving.listen.host}, which nothing outside the container reaches",
             hint="add --set endpoints.http.host=0.0.0.0; such an address asks for endpoints.auth.keys",
         )
+    key = plan.model.loader.key
+    options = loaded.spec.loading.model_loader_extra_config
+    if key is not None and not Path(options[OPTIONS[key.holds]]).is_absolute():
+        raise RenderError(
+            f"{FIELD}.{OPTIONS[key.holds]} is a path of this machine, and a container has the key elsewhere",
+            hint="write the path in the container, such as /run/secrets/model.key",
+        )
     files = [path for path in _FILE_FIELDS if loaded.is_set(path)]
-    if prepared.inputs.files.checkpoint_key is not None:
-        files.append(f"{LOADER_OPTIONS}.{OPTIONS[prepared.inputs.files.checkpoint_key.holds]}")
     files += [f"${{file:{name}}}" for name in _FILE_REFERENCE.findall(loaded.text)]
     if files:
         raise RenderError(

@@ -3,7 +3,6 @@
 import configparser
 import shutil
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 import yaml
 from compose_spec import PyCompose
 
-from appliance.checkpoint.loader_choice import CheckpointKey
 from appliance.cli.arguments.exchange import RenderArguments
 from appliance.cli.render import run
 from appliance.deploy.render.container import PROBE_PERIOD_S
@@ -190,14 +188,6 @@ def test_words_of_a_unit_mean_themselves(tmp_path: Path) -> None:
 def test_a_container_is_refused_what_it_cannot_have(given: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(RenderError, match=message):
         rendered("compose", tmp_path, **given)
-
-
-def test_a_key_of_a_checkpoint_is_not_carried_along(tmp_path: Path) -> None:
-    made = prepared(tmp_path)
-    files = replace(made.inputs.files, checkpoint_key=CheckpointKey(path="/run/secrets/model.key", holds="key"))
-    keyed = made._replace(inputs=replace(made.inputs, files=files))
-    with pytest.raises(RenderError, match=r"carried along: loading\.model_loader_extra_config\.encryption_keyfile"):
-        render_target("compose", keyed, (), RenderOptions())
 
 
 def test_other_targets_are_refused_by_name(tmp_path: Path) -> None:
