@@ -223,6 +223,17 @@ def test_several_processes_tell_of_a_pause_that_one_was_asked_for(tmp_path: Path
         assert get(server, "/readyz")["paused"] is False
 
 
+def test_level_0_of_a_sleep_is_a_pause(tmp_path: Path) -> None:
+    with running(tmp_path, SLOW, sleep=True) as server:
+        stream = Stream(server).flows()
+        assert post(server, "/sleep?level=0&mode=keep")["is_sleeping"] is False
+        assert get(server, "/is_paused") == {"is_paused": True, "mode": "keep"}
+        assert post(server, "/sleep?level=0&mode=soon", 400)["error"]["param"] == "mode"
+        assert post(server, "/wake_up?tags=scheduling")["is_sleeping"] is False
+        assert get(server, "/is_paused")["is_paused"] is False
+        assert stream.end() == "length"
+
+
 @contextmanager
 def served(folder: Path, **changes: Any) -> Iterator[httpx.Client]:
     with running(folder, Script(), **changes) as server, server.http() as client:
