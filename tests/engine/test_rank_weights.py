@@ -39,11 +39,11 @@ def test_after_an_update_all_ranks_have_the_new_weights(
 ) -> None:
     expected = known(models, tmp_path, kernel_set)
     is_quick = kernel_set == "auto"  # the other's ranks wait for each other at every collective
-    rounds, num_prompts = (("b", "a", "b"), NUM_PROMPTS) if is_quick else (("b",), 1)
+    rounds, num_prompts, beside = (("b", "a", "b"), NUM_PROMPTS, 40) if is_quick else (("b",), 1, 12)
     with group_of(models["a"], tmp_path, kernel_set, shape) as engine:
         answers = Answers(engine)
         for number, name in enumerate(rounds):
-            answers.ask("beside", 0, max_tokens=40, ignore_eos=True)  # it ends with the weights that it began with
+            answers.ask("beside", 0, max_tokens=beside, ignore_eos=True)  # it ends with the weights that it began with
             answers.read()
             told = answers.updated(str(number), path=str(models[name]))
             assert isinstance(told, WeightStats)
