@@ -100,6 +100,11 @@ class RowsOfReplicas:
         self._map = lockstep.ranks.memory.map(lockstep.ranks.arena_offset, pages(memory.size_bytes))
         self._round = RoundRows({}, {})
 
+    @property
+    def share_bytes(self) -> int:
+        """What this replica has of the memory: the part for its own rows."""
+        return self._memory.share_bytes(self._lockstep.num_replicas)
+
     def begin(self, rows: Mapping[Extent, int]) -> None:
         """Begins a round. Raises RankError if another replica fails, or does not come."""
         self._round = self._lockstep.begin_round(rows)

@@ -12,7 +12,7 @@ from appliance.plan.types import EnginePlan
 TOLERANCE = 0.10
 SMALL_BYTES = 8 << 20  # an item below this is judged with the total alone
 MEASURED_ITEMS = (
-    *("weights", "logit_screen", "kv_cache", "states", "swap", "adapters", "activations", "workspace"),
+    *("weights", "logit_screen", "kv_cache", "states", "swap", "adapters", "activations", "spread_rows", "workspace"),
     *("draft_weights", "draft_kv_cache", "draft_activations", "draft_workspace", "draft_inputs", "draft_states"),
 )
 

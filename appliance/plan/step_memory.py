@@ -62,7 +62,7 @@ def _spread_rows(program: PlannedProgram, step: StepSize) -> MemoryItem:
     rows = {Extent.TOKENS: step.num_tokens, Extent.SAMPLED: step.num_sampled}
     return MemoryItem(
         name="spread_rows",
-        size_bytes=-(-SpreadMemory.of(program.program, rows).size_bytes // program.num_replicas),
+        size_bytes=SpreadMemory.of(program.program, rows).share_bytes(program.num_replicas),
         formula=f"what experts read and give, for its own rows; {program.num_replicas} replicas share the memory",
     )
 

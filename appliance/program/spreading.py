@@ -89,3 +89,7 @@ class SpreadMemory(NamedTuple):
             )
             starts.append(starts[-1] + -(-max(sizes, default=0) // _ALIGNMENT) * _ALIGNMENT)
         return cls(*starts)
+
+    def share_bytes(self, num_replicas: int) -> int:
+        """Returns what one of so many replicas has of it: the part for its own rows."""
+        return -(-self.size_bytes // num_replicas)

@@ -71,7 +71,7 @@ def spec_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 def machine_with(num_cores: int, folder: Path) -> str:
     """Writes the facts of this machine as if it had so many cores."""
     facts = probe_machine()
-    cpu = msgspec.structs.replace(facts.cpu, num_cores=num_cores)
+    cpu = msgspec.structs.replace(facts.cpu, num_cores=num_cores, num_threads=num_cores)
     path = folder / "facts.json"
     path.write_bytes(msgspec.json.encode(msgspec.structs.replace(facts, cpu=cpu)))
     return str(path)

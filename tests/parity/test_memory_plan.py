@@ -10,8 +10,11 @@ from appliance.engine.backend import load_backend
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.swap_memory import SwapMemory
 from appliance.kernels.interface import Moves
+from appliance.kernels.lockstep import Lockstep
+from appliance.kernels.ranks import SharedMemory
 from appliance.plan.boot import TOLERANCE, BootReport, compare_boot
 from appliance.plan.prepare import prepare
+from tests.engine.test_rank_group import machine_with
 from tests.models.compressed import scheme, write_compressed
 from tests.models.tiny import FAMILIES
 from tests.models.tiny_pooled import POOLED, make_pooled
@@ -124,14 +127,45 @@ def test_slots_of_adapters_take_the_planned_bytes(
     check(tiny(name).folder, tmp_path, overrides=(slots, CACHE))
 
 
-def check(source: Path, folder: Path, quantization: str = "auto", overrides: Sequence[str] = (CACHE,)) -> None:
-    """Weights are exact; what `plan --verify` allows is 10 %."""
+@pytest.mark.parametrize(
+    ("name", "quantization", "changes"),
+    [
+        ("qwen3_moe", "auto", ()),
+        ("qwen3_moe", "int8", ("hardware.kernels.kernel_set=cpu-generic",)),
+        ("deepseek3", "auto", ("parallelism.data=3", "scheduler.max_num_batched_tokens=2048")),
+        ("qwen3_next", "auto", ("parallelism.expert_placement_strategy=round_robin",)),
+        ("mixtral", "auto", ("lora={max_loras: 40, max_rank: 16, target_modules: [q_proj, v_proj]}",)),
+    ],
+)
+def test_a_replica_with_some_of_the_experts_takes_the_planned_bytes(
+    name: str, quantization: str, changes: tuple[str, ...], tiny: Callable[[str], Checkpoint], tmp_path: Path
+) -> None:
+    """The first one: none has more experts, and all have the same besides."""
+    shape = ("parallelism.data=2", "parallelism.expert=true", "hardware.num_threads=1")
+    overrides = (*shape, *changes, *cache_of(name))
+    memory = SharedMemory()
+    count = 3 if "parallelism.data=3" in changes else 2
+    measured = check(tiny(name).folder, tmp_path, quantization, overrides, Lockstep(memory, 0, count, 1.0))
+    assert measured["spread_rows"] > 0
+    memory.close()
+
+
+def check(
+    source: Path,
+    folder: Path,
+    quantization: str = "auto",
+    overrides: Sequence[str] = (CACHE,),
+    lockstep: Lockstep | None = None,
+) -> dict[str, int]:
+    """Weights are exact; what `plan --verify` allows is 10 %. Returns what was measured."""
     spec = folder / "deployment.yaml"
     spec.write_text(SPEC.format(source=source, quantization=quantization))
-    plan = prepare(spec, overrides).plan
-    backend = load_backend(plan, SchedulerConfig.from_plan(plan), lambda *_: None)
+    hardware = None if lockstep is None else machine_with(4, folder)
+    plan = prepare(spec, overrides, hardware, to_run=False).plan
+    backend = load_backend(plan, SchedulerConfig.from_plan(plan), lambda *_: None, lockstep)
     measured = dict(backend.executable.memory_bytes)
     backend.executable.close()
     rows = {row.name: row for row in compare_boot(plan, BootReport(seconds={}, memory_bytes=measured, num_blocks=0))}
     assert rows["weights"].planned_bytes == rows["weights"].measured_bytes
     assert {name: row.difference for name, row in rows.items() if abs(row.difference) > TOLERANCE} == {}
+    return measured

@@ -35,6 +35,11 @@ class SpreadPlace(NamedTuple):
         memory = MappedMemory(size, ranks.memory.map(ranks.arena_offset, pages(size)))
         return cls(lockstep, memory, spread, rows)
 
+    @property
+    def share_bytes(self) -> int:
+        """What one replica has of it: the part for its own rows."""
+        return self.at.share_bytes(self.lockstep.num_replicas)
+
 
 @dataclass(frozen=True, slots=True)
 class Addresses:

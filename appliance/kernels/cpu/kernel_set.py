@@ -339,6 +339,7 @@ class CpuExecutable:
             **({"states": self._states.size_bytes} if self._operators.states else {}),
             **({} if self._adapters is None else {"adapters": self._adapters.size_bytes}),
             "activations": self._at.arena.size_bytes,
+            **({} if self._at.spread is None else {"spread_rows": self._at.spread.share_bytes}),
             "workspace": self._native.workspace_bytes,
         }
 

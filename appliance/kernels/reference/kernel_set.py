@@ -171,6 +171,7 @@ class ReferenceExecutable:
             "kv_cache": sum(lane.nbytes for lane in self._lanes),
             **({"states": sum(slots.nbytes for slots in self._states)} if self._states else {}),
             "activations": sum(buffer.nbytes for buffer in self._buffers.values()),
+            **({} if self._spread is None else {"spread_rows": self._spread.share_bytes}),
             "workspace": 0,
         }
 
