@@ -66,7 +66,7 @@ def load_backend(
     if plan.kernels.kernel_set == SCRIPTED:
         return _scripted(plan, config, progress)
     if plan.parallel.num_ranks > 1:
-        return _grouped(plan, config, progress)
+        return _grouped(plan, config, progress, lockstep)
     return load_share(plan, config, None, progress, lockstep)
 
 
@@ -77,9 +77,10 @@ def load_share(
     progress: Progress,
     lockstep: Lockstep | None = None,
 ) -> Backend:
-    """Loads what one rank, or one of several replicas, has of the model; all of it without either. Raises like
-    load_backend."""
+    """Loads what one rank, or one of several replicas, has of the model; all of it without either. lockstep: of a
+    replica without ranks, whose shares have it. Raises like load_backend."""
     progress("headers", 0, 1)
+    lockstep = lockstep if share is None else share.lockstep
     if plan.parallel.spreads_experts and lockstep is None:
         raise PlanMismatchError(_NO_GROUP, hint="start the server of the plan, which starts all replicas")
     facts, execution = planned_facts(plan), execution_of(plan, config, 0 if share is None else share.number)
@@ -95,7 +96,7 @@ def load_share(
     return Backend(*found, loaded.read_weights, loaded.stage, loaded.source, loaded.experts)
 
 
-def _grouped(plan: EnginePlan, config: SchedulerConfig, progress: Progress) -> Backend:
+def _grouped(plan: EnginePlan, config: SchedulerConfig, progress: Progress, lockstep: Lockstep | None) -> Backend:
     own: list[Backend] = []
 
     def load_own(share: Share) -> StageShare:
@@ -103,7 +104,7 @@ def _grouped(plan: EnginePlan, config: SchedulerConfig, progress: Progress) -> B
         return StageShare(own[0].executable, share, own[0].stage, own[0].parts, own[0].experts)
 
     kind = RankGroup if plan.parallel.pipeline == 1 else StagedGroup
-    group = kind.load(plan, config, load_own, progress)
+    group = kind.load(plan, config, load_own, progress, lockstep)
     return replace(own[0], executable=group)
 
 

@@ -32,6 +32,7 @@ from appliance.kernels.errors import ExecutableError, KernelSetError
 from appliance.kernels.lockstep import Lockstep
 from appliance.kernels.ranks import SharedMemory
 from appliance.plan.types import EnginePlan
+from appliance.program.shard_layout import Shard
 
 _log = logger("engine")
 
@@ -61,7 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.lockstep is not None:
         memory, *wakes = map(int, options.lockstep.split(":"))
         place, timeout_s = options.replica - plan.parallel.first_replica, plan.parallel.distributed_timeout_s
-        lockstep = Lockstep(SharedMemory(memory), place, len(wakes), timeout_s, wakes)
+        leads = Shard(0, plan.parallel.tensor)
+        lockstep = Lockstep(SharedMemory(memory), place, len(wakes), timeout_s, wakes, shard=leads)
     plan = as_replica(plan, options.replica)
     engine = ServedEngine(plan, options.socket, options.parent_fd, options.heartbeat, lockstep)
     signal.signal(signal.SIGTERM, engine.on_terminate)

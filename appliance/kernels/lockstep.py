@@ -3,7 +3,8 @@
 They share memory as the ranks of a machine do (kernels.ranks): a page of counters, then what `SpreadMemory` lays out.
 A step of one is a round of all: each says how many rows it has, and one that has none runs it all the same. The line
 of a replica in the page (kernels/cpu/lockstep.cpp has the same) counts its meetings, and its rounds; then it says which
-round it has promised, whether it has loaded, and the rows of a round, in the place of the round's parity.
+round it has promised, whether it has loaded, and the rows of a round, in the place of the round's parity. Of a replica
+with several tensor ranks each has a line and meets the others; what the first one's says is the replica's.
 """
 
 import os
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from appliance.kernels.ranks import PAGE_BYTES, Ranks, SharedMemory, pages
+from appliance.program.shard_layout import WHOLE, Shard
 from appliance.program.slots import Extent
 from appliance.program.spreading import SpreadMemory
 
@@ -35,14 +37,26 @@ class Lockstep:
     """One replica's view of its group. Nothing here is for several threads but `wake` and what only reads."""
 
     def __init__(
-        self, memory: SharedMemory, number: int, num_replicas: int, timeout_s: float, wakes: Sequence[int] = ()
+        self,
+        memory: SharedMemory,
+        number: int,
+        num_replicas: int,
+        timeout_s: float,
+        wakes: Sequence[int] = (),
+        *,
+        shard: Shard = WHOLE,
     ) -> None:
-        """wakes: of each replica, the event descriptor at which it waits while it has nothing to do."""
-        self.ranks = Ranks(memory, number, num_replicas, timeout_s, noun="replica")
-        self.number, self.num_replicas, self._wakes = number, num_replicas, tuple(wakes)
+        """wakes: of each replica, the event descriptor at which it waits while it has nothing to do. shard: which of
+        the replica's tensor ranks this is, as each replica has."""
+        each = shard.num_ranks
+        self.ranks = Ranks(
+            memory, number * each + shard.rank, num_replicas * each, timeout_s, noun="replica", ranks_each=each
+        )
+        self.number, self.num_replicas, self.shard, self._wakes = number, num_replicas, shard, tuple(wakes)
         self._map = memory.map(0, pages(PAGE_BYTES))
-        self._words = np.frombuffer(self._map, np.uint32)[_LINE_WORDS:].reshape(-1, _LINE_WORDS)[:num_replicas]
-        self._own = self._words[number]
+        lines = np.frombuffer(self._map, np.uint32)[_LINE_WORDS:].reshape(-1, _LINE_WORDS)
+        self._words = lines[: num_replicas * each : each]
+        self._own = lines[self.ranks.rank]
 
     @property
     def wake_descriptor(self) -> int:
@@ -88,7 +102,7 @@ class Lockstep:
 
     def fail(self) -> None:
         """Has the waits of the others end, and names this replica to them."""
-        self.ranks.fail(self.number)
+        self.ranks.fail(self.ranks.rank)
         self.wake()
 
 
@@ -115,7 +129,8 @@ class RowsOfReplicas:
         places = zip(self._memory, brought, strict=False)
         found = [self._array(at, extent, own.shape[1], own.dtype) for at, own in places]
         for there, own in zip(found, brought, strict=True):
-            there[first : first + len(own)] = own
+            if self._lockstep.shard.rank == 0:  # the others have the same rows
+                there[first : first + len(own)] = own
         self._lockstep.ranks.meet()
         return found
 

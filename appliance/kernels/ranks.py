@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from appliance.kernels.errors import ExecutableError
+from appliance.program.ranks import MAX_RANKS
 
-MAX_RANKS = 63
 _LINE = 64
 PAGE_BYTES = _LINE * (MAX_RANKS + 1)  # the first line says whether a rank has failed
 _MOST_BYTES = 1 << 42
@@ -93,10 +93,11 @@ class Ranks:
         timeout_s: float,
         place: "PlaceInMemory | None" = None,
         noun: str = "rank",
+        ranks_each: int = 1,
     ) -> None:
-        """noun: what errors call one of them."""
+        """noun: what errors call one of them; or so many of them, one after the other, under one number."""
         place = place or PlaceInMemory()
-        self._noun = noun
+        self._noun, self._ranks_each = noun, ranks_each
         self.memory, self.rank, self.num_ranks, self.timeout_s = memory, rank, num_ranks, timeout_s
         self.arena_offset = place.arena_offset
         size = pages(PAGE_BYTES)
@@ -128,7 +129,8 @@ class Ranks:
             if time.monotonic() > deadline:
                 blamed = list(late())
                 self.fail(blamed[0] if blamed else None)
-                raise RankError(f"{self._noun} {', '.join(map(str, blamed))} did not come within {self.timeout_s:g} s")
+                named = dict.fromkeys(str(each // self._ranks_each) for each in blamed)
+                raise RankError(f"{self._noun} {', '.join(named)} did not come within {self.timeout_s:g} s")
 
     def fail(self, blamed: int | None = None) -> None:
         """Ends every wait of every group in the memory. blamed: the one that others name; the first that is named
@@ -140,7 +142,9 @@ class Ranks:
     def reason(self) -> str:
         """Why the group cannot go on, once it cannot."""
         said = int(self._failed[0])
-        return f"a {self._noun} failed" if said < _NAMED else f"{self._noun} {said - _NAMED} is gone"
+        if said < _NAMED:
+            return f"a {self._noun} failed"
+        return f"{self._noun} {(said - _NAMED) // self._ranks_each} is gone"
 
     @property
     def has_failed(self) -> bool:

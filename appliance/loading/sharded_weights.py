@@ -12,6 +12,7 @@ from appliance.base.hashing import sha256_json
 from appliance.catalog.formats import WeightForm
 from appliance.kernels.execution import Execution
 from appliance.kernels.layout import CanonicalWeight, WeightPieces
+from appliance.kernels.lockstep import Lockstep
 from appliance.kernels.stage_inputs import StageInputs
 from appliance.loading.weights import DecoderWeights
 from appliance.program.adapters import places_of
@@ -38,15 +39,18 @@ def share_of(
     program: StepProgram, adapted: StepProgram | None, weights: DecoderWeights, execution: Execution
 ) -> BoundShare:
     """Returns the share of the rank, or of the replica, that the execution names; else all. Raises UncutError."""
+    spread: Mapping[str, WeightRows] = {}
     if execution.lockstep is not None:
-        replica = Shard(execution.lockstep.number, execution.lockstep.num_replicas)
-        spread = spread_experts(program, replica, execution.experts)
-        with_own = None if adapted is None else spread_experts(adapted, replica, execution.experts).program
-        return BoundShare(spread.program, with_own, ShardedWeights(weights, spread), {})
+        of_replica, adapted = _spread(program, adapted, execution.lockstep, execution.experts)
+        if execution.ranks is None:
+            return BoundShare(of_replica.program, adapted, ShardedWeights(weights, of_replica), {})
+        program, spread = of_replica.program, of_replica.rows
     if execution.ranks is None:
         return BoundShare(program, adapted, weights, {})
     shard = Shard(execution.ranks.rank, execution.ranks.num_ranks)
-    return share_of_rank(program, adapted, weights, shard, execution.stage, execution.experts)
+    share = share_of_rank(program, adapted, weights, shard, execution.stage, execution.experts)
+    assert isinstance(share.weights, ShardedWeights), "a rank has rows of its own"
+    return share._replace(weights=share.weights.with_rows(spread))
 
 
 def share_of_rank(
@@ -77,6 +81,14 @@ def share_of_rank(
     return BoundShare(programs[0], programs[1], ShardedWeights(weights, own), parts, sees)
 
 
+def _spread(
+    program: StepProgram, adapted: StepProgram | None, lockstep: Lockstep, placing: ExpertPlacing
+) -> tuple[ShardedProgram, StepProgram | None]:
+    """Returns the programs of a replica that has some of the experts; of one with ranks, those of a rank's experts."""
+    of = (Shard(lockstep.number, lockstep.num_replicas), placing, lockstep.shard)
+    return spread_experts(program, *of), None if adapted is None else spread_experts(adapted, *of).program
+
+
 def _staged(
     program: StepProgram, adapted: StepProgram | None, stage: Stage
 ) -> tuple[StepProgram, StepProgram | None, StageInputs]:
@@ -105,6 +117,12 @@ class ShardedWeights(WeightPieces):
             return order[self._source_of(name)], name
 
         self._names: list[str] = sorted(sharded.program.matrices() | sharded.program.vectors(), key=place)
+
+    def with_rows(self, rows: Mapping[str, WeightRows]) -> "ShardedWeights":
+        """Returns these weights, of which those in `rows` were divided before."""
+        found = copy.copy(self)
+        found._rows = {**rows, **self._rows}
+        return found
 
     def of(self, whole: DecoderWeights) -> "ShardedWeights":
         """Returns the same rows of other weights of the model; of some weights, those that are made of them."""

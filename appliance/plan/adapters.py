@@ -89,9 +89,9 @@ def plan_adapters(
     plan = _plan(spec, inputs, program, len(shapes), ledger)
     plan = msgspec.structs.replace(plan, also=also, whole=tuple(sorted(wanted.whole)))
     try:
-        part = changed.in_stages(parallel.layers).share(parallel.tensor)
-        part = part.spread(parallel.data, parallel.placing) if parallel.spreads_experts else part
-        return PlannedAdapters(plan, part, changed)
+        spreads, of = parallel.spreads_experts, (parallel.data, parallel.placing, parallel.tensor)
+        part = changed.spread(*of) if spreads else changed
+        return PlannedAdapters(plan, part.in_stages(parallel.layers).share(parallel.tensor), changed)
     except UncutError as error:
         hint = "name the others in lora.target_modules, or write parallelism.tensor: 1"
         message = f"{parallel.num_ranks} ranks cannot have these adapters: {error}"

@@ -29,7 +29,7 @@ def check_experts(
     elif parallel.enable_eplb and not parallel.spreads_experts:
         _price_moves(parallel, experts, ledger)
     elif parallel.expert or is_placed:
-        among = parallel.data if parallel.spreads_experts else parallel.tensor
+        among = parallel.tensor * (parallel.data if parallel.spreads_experts else 1)
         each, order = -(-experts.num_experts // among), _ORDERS[parallel.expert_placement_strategy]
         reason = f"whole experts of {experts.num_experts}, {order}"
         ledger.decide("parallel.experts_per_rank", each, "computed", reason)

@@ -124,7 +124,7 @@ def _backend(inputs: PlanInputs, ledger: Ledger) -> str:
 def share_program(program: PlannedProgram, parallel: ParallelPlan, ledger: Ledger) -> PlannedProgram:
     """Returns what the first rank has of a program. Refuses more ranks than its heads and columns allow, and kernel
     sets that run one."""
-    ranks, kernels = parallel.tensor, program.kernels
+    ranks, kernels, whole = parallel.tensor, program.kernels, sum(program.sizes.values())
     program = spread_program(program, parallel, ledger)
     if parallel.num_ranks == 1:
         return program
@@ -148,7 +148,7 @@ def share_program(program: PlannedProgram, parallel: ParallelPlan, ledger: Ledge
             "parallelism.tensor", RULE, message, allowed=", ".join(map(str, possible)), hint=f"write {possible[-1]}"
         )
         return program
-    own, whole = sum(shared.sizes.values()), sum(program.sizes.values())
+    own = sum(shared.sizes.values())
     ties = "" if kernels.is_batch_invariant else " but for near ties"
     reason = (
         f"each computes its rows and heads whole, so tokens are those of one rank{ties};"

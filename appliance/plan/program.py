@@ -64,12 +64,13 @@ class PlannedProgram:
         stages = tuple(stage.share(num_ranks, placing) for stage in self.stages)
         return replace(self._part(sharded.program, sharded.rows), num_ranks=num_ranks, stages=stages)
 
-    def spread(self, num_replicas: int, placing: ExpertPlacing = IN_ORDER) -> "PlannedProgram":
-        """Returns what the first of several replicas has of it, which have its experts among them. Raises UncutError if
-        they cannot."""
+    def spread(self, num_replicas: int, placing: ExpertPlacing = IN_ORDER, num_ranks: int = 1) -> "PlannedProgram":
+        """Returns what the first of several replicas has of it, which have its experts among them; with several ranks
+        each, what `share` then divides among these: all but the experts, of which it has its first rank's. Raises
+        UncutError if they cannot."""
         if self.is_outline:
             return self
-        spread = spread_experts(self.program, Shard(0, num_replicas), placing)
+        spread = spread_experts(self.program, Shard(0, num_replicas), placing, Shard(0, num_ranks))
         return replace(self._part(spread.program, spread.rows), num_replicas=num_replicas)
 
     def in_stages(self, layers: tuple[int, ...]) -> "PlannedProgram":

@@ -6,6 +6,7 @@ from appliance.plan.ledger import Ledger
 from appliance.plan.parallel_types import ParallelPlan
 from appliance.plan.program import PlannedProgram
 from appliance.program.head_cuts import UncutError
+from appliance.program.ranks import MAX_RANKS
 
 _RULE = "plan/parallelism"
 
@@ -21,14 +22,16 @@ def spread_program(program: PlannedProgram, parallel: ParallelPlan, ledger: Ledg
     if refusals:
         return program
     try:
-        spread = program.spread(parallel.data, parallel.placing)
+        spread = program.spread(parallel.data, parallel.placing, parallel.tensor)
     except UncutError as error:
-        message = f"{parallel.data} replicas cannot have the experts among them: {error}"
+        of = "" if parallel.tensor == 1 else f" of {parallel.tensor} ranks"
+        message = f"{parallel.data} replicas{of} cannot have the experts among them: {error}"
         ledger.refuse("parallelism.expert", _RULE, message, hint="write a smaller data, or expert: false")
         return program
-    own, whole = sum(spread.sizes.values()), sum(program.sizes.values())
-    reason = f"all but experts in each of {parallel.data} replicas; {own / whole:.0%} of the weights"
-    ledger.decide("parallel.share", round(own / whole, 3), "computed", reason)
+    if parallel.tensor == 1:  # else it is decided with what a rank has
+        own, whole = sum(spread.sizes.values()), sum(program.sizes.values())
+        reason = f"all but experts in each of {parallel.data} replicas; {own / whole:.0%} of the weights"
+        ledger.decide("parallel.share", round(own / whole, 3), "computed", reason)
     reason = "replicas run their steps together: where one fails or ends, all start again, and no change is rolling"
     ledger.decide("parallel.steps_of_all", parallel.data, "computed", reason)
     return spread
@@ -36,14 +39,17 @@ def spread_program(program: PlannedProgram, parallel: ParallelPlan, ledger: Ledg
 
 def _refusals(program: PlannedProgram, parallel: ParallelPlan) -> Iterator[tuple[str, str, str]]:
     """Yields field, message and hint."""
-    kernels, one = program.kernels, "experts among replicas are for engines of one rank in this version"
+    kernels = program.kernels
     if not kernels.spreads_experts:
         message = f"experts are among replicas of the CPU sets, and not of {kernels.name}, in this version"
         yield "expert", message, "write expert: false, or data: 1"
-    if parallel.tensor > 1:
-        yield "tensor", f"{one}, and {parallel.tensor} tensor ranks are asked for", "write tensor: 1, or expert: false"
     if parallel.pipeline > 1:
-        yield "pipeline", f"{one}, and {parallel.pipeline} stages are asked for", "write pipeline: 1, or expert: false"
+        message = "experts among replicas are for engines of one stage in this version, and"
+        yield "pipeline", f"{message} {parallel.pipeline} are asked for", "write pipeline: 1, or expert: false"
+    if parallel.data * parallel.tensor > MAX_RANKS:
+        message = f"{MAX_RANKS} ranks of all replicas can have the experts among them, and there are"
+        hint = "write smaller numbers of data and tensor, or expert: false"
+        yield "data", f"{message} {parallel.data * parallel.tensor}", hint
     if parallel.replicas != parallel.data:
         message = f"replicas with experts among them share the memory of one machine, which has {parallel.replicas}"
         yield "data", f"{message} of {parallel.data}", "leave out where replicas are, or write expert: false"

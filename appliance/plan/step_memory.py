@@ -46,16 +46,15 @@ def items_of_step(inputs: PlanInputs, needs: MemoryNeeds) -> tuple[MemoryItem, .
         size_bytes=max(workspace_bytes(each, step, quantize_activations=quantize, kv_dtype=kv_dtype) for each in runs),
         formula=workspace_formula(program, step),
     )
-    if program.num_replicas > 1:
-        return activations, _spread_rows(program, step), workspace
+    met = (_spread_rows(program, step),) if program.num_replicas > 1 else ()
     if needs.program.num_ranks == 1:
-        return activations, workspace
+        return activations, *met, workspace
     shared = MemoryItem(
         name="shared_activations",
         size_bytes=activation_bytes(runs[-1].shared_liveness, step, element),
         formula="columns that each rank computes and all read; once for all ranks",
     )
-    return activations, shared, workspace
+    return activations, shared, *met, workspace
 
 
 def _spread_rows(program: PlannedProgram, step: StepSize) -> MemoryItem:

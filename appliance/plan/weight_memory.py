@@ -18,7 +18,8 @@ def weights_item(
     tensors = sum(plan.num_tensors for plan in precision.weights)
     planned = sum(plan.planned_bytes for plan in precision.weights)
     is_part = program.num_ranks > 1 or program.is_stage or program.num_replicas > 1
-    whose = f"{program.num_replicas} replicas" if program.num_replicas > 1 else f"{ranks} ranks"
+    whose = [f"{ranks} ranks"] if ranks > 1 or program.num_replicas == 1 else []
+    whose += [f"{program.num_replicas} replicas"] if program.num_replicas > 1 else []
     own = sum(program.sizes.values()) if is_part else -(-planned // ranks)
     ropes = program.described.compiled.ropes.values() if program.kernels.runs == "programs" else ()
     tables = rope_tables_bytes(ropes, longest)
@@ -26,7 +27,7 @@ def weights_item(
     own += change if program.num_ranks > 1 else -(-change // ranks)
     biases = bias_tables_bytes(program.program, longest)
     parts = [f"{tensors} tensors {format_size(planned)}"]
-    parts += [f"of which one of {whose} has {format_size(own)}"] if is_part else []
+    parts += [f"of which one of {' of '.join(whose)} has {format_size(own)}"] if is_part else []
     parts += [f"over {ranks} ranks"] if not is_part and ranks > 1 else []
     parts += [f"+ rotary tables {format_size(tables)}"] if tables else []
     parts += [f"+ position biases {format_size(biases)}"] if biases else []

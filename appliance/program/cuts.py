@@ -197,7 +197,7 @@ _READS: Mapping[str, frozenset[str]] = {
         "Activation": "x", "ScaleByWeight": "x", "ShortConv": "x", "GatedDelta": "q k v decay beta",
         "StateSpace": "x b c dt", "RgLru": "x input_gate recurrence_gate", "ChooseExperts": "logits",
         "Experts": "x experts factors", "AdapterExperts": "x experts factors", "GatedAdd": "x gate",
-        "SpreadExperts": "x experts factors",
+        "SpreadExperts": "x experts factors", "PlaceExperts": "experts",
         "MatchMagnitude": "reference", "CorrectStreams": "target coefficients", "MixStreams": "coefficients",
         "WholeAttention": "q k v",
     }.items()

@@ -3,6 +3,8 @@
 from appliance.program.record import Record
 from appliance.program.slots import Slot, Span
 
+MAX_RANKS = 63  # that share memory; kernels/include/appliance_abi.h has the same
+
 
 class Gather(Record, frozen=True):
     """Makes all columns of x known to every rank. Before it, rank r has computed the columns starts[r] to

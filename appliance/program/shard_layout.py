@@ -23,6 +23,9 @@ class Shard(NamedTuple):
     num_ranks: int
 
 
+WHOLE = Shard(0, 1)
+
+
 class ShardLayout:
     """The slots of a rank, for a program and for the same with less in it (layers.adapters)."""
 

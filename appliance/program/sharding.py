@@ -32,7 +32,7 @@ from appliance.program.operators import (
 )
 from appliance.program.placement import IN_ORDER, ExpertPlaces, ExpertPlacing, rows_of_experts
 from appliance.program.ranks import Gather, Meet
-from appliance.program.routing import Experts, MixExperts, PlaceExperts, rows_an_expert
+from appliance.program.routing import Experts, MixExperts, PlaceExperts, SpreadExperts, rows_an_expert
 from appliance.program.shard_layout import Rows, Shard, ShardLayout, joined
 from appliance.program.slots import Slot, Span, whole
 from appliance.program.state_cuts import own_state
@@ -156,7 +156,7 @@ class _Sharder:
                 self._emit_state(op)
             case RgLru():
                 self._emit_recurrence(op)
-            case Experts():
+            case Experts() if not isinstance(op, SpreadExperts):  # which the ranks of all replicas have divided before
                 self._emit_experts(op)
             case _:
                 self._emit_other(op)

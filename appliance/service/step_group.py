@@ -6,6 +6,7 @@ from contextlib import suppress
 
 from appliance.kernels.lockstep import Lockstep
 from appliance.kernels.ranks import SharedMemory
+from appliance.program.shard_layout import Shard
 from appliance.service.errors import GroupOverError
 
 
@@ -28,9 +29,9 @@ class _Life:
 class StepGroup:
     """One failure domain: when a replica ends, the waits of the others end with its name, and all start anew."""
 
-    def __init__(self, numbers: Sequence[int], when_over: Callable[[int, str], None]) -> None:
-        """when_over: is called, for each other replica that runs, with why it cannot go on."""
-        self._numbers, self._when_over = tuple(numbers), when_over
+    def __init__(self, numbers: Sequence[int], when_over: Callable[[int, str], None], num_ranks: int = 1) -> None:
+        """when_over: is called, for each other replica that runs, with why it cannot go on. num_ranks: of each."""
+        self._numbers, self._when_over, self._leads = tuple(numbers), when_over, Shard(0, num_ranks)
         self._life: _Life | None = None
         self._given_up = ""
 
@@ -53,7 +54,7 @@ class StepGroup:
             return
         life.is_over = True
         place = self._numbers.index(number)
-        Lockstep(life.memory, place, len(self._numbers), 0.0, life.wakes).fail()
+        Lockstep(life.memory, place, len(self._numbers), 0.0, life.wakes, shard=self._leads).fail()
         for other in life.joined - {number}:
             self._when_over(other, f"replica {number} is gone: {reason}")
 

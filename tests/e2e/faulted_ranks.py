@@ -5,7 +5,8 @@ itself, and nothing is left behind.
 
 prints a line a round and ends with 1 when something did not hold. It serves a random model of its own with two ranks,
 or in another `--shape`; `--seed` makes the same moments again. `replicas` has two engines, of which one is faulted
-while the other goes on; `data-expert` has two that run their steps together, and fail together.
+while the other goes on; `data-expert` has two that run their steps together, and fail together, and
+`data-expert-tensor` two of two ranks each.
 """
 
 import argparse
@@ -27,6 +28,7 @@ import httpx
 
 from appliance.deploy.process import descendants, identify
 from tests.e2e.served import make_random_mixture, make_random_model, serving
+from tests.engine.test_rank_group import machine_with
 from tests.server.harness import Server, wait_until
 
 NUM_STREAMS = 32
@@ -40,15 +42,17 @@ RANK, ENGINE = b"appliance.engine.ranks", b"appliance.engine\0--plan"
 @dataclass(frozen=True, slots=True)
 class Shape:
     """process: how the command of those that are faulted is told from others. fails_whole: no open request outlives a
-    fault."""
+    fault. num_cores: for which it is planned; None: those of this machine."""
 
     overrides: tuple[str, ...]
     process: bytes = RANK
     make_model: Callable[[Path], None] = make_random_model
     fails_whole: bool = True
+    num_cores: int | None = None
 
 
 _ON_TORCH = "hardware.kernels.kernel_set=torch"
+_SPREAD = ("parallelism.data=2", "parallelism.expert=true")
 # An engine of its own shows by its heart alone that it hangs.
 _PLAIN = ("parallelism.data=2", f"restart.heartbeat_timeout={DEADLINE_S:g}s")
 SHAPES = {
@@ -56,7 +60,8 @@ SHAPES = {
     "pipeline": Shape(("parallelism.pipeline=2",)),
     "torch": Shape(("parallelism.tensor=2", _ON_TORCH)),
     "torch-pipeline": Shape(("parallelism.pipeline=2", _ON_TORCH)),
-    "data-expert": Shape(("parallelism.data=2", "parallelism.expert=true"), ENGINE, make_random_mixture),
+    "data-expert": Shape(_SPREAD, ENGINE, make_random_mixture),
+    "data-expert-tensor": Shape((*_SPREAD, "parallelism.tensor=2"), RANK, make_random_mixture, num_cores=4),
     "replicas": Shape(_PLAIN, ENGINE, fails_whole=False),
 }
 OVERRIDES = (
@@ -90,13 +95,15 @@ def faulted(folder: Path, shape: str) -> Iterator[Server]:
     """A server of several ranks that can be made to hang."""
     for name in ("model", "state", "hangs"):
         (folder / name).mkdir()
-    SHAPES[shape].make_model(folder / "model")
+    wanted = SHAPES[shape]
+    wanted.make_model(folder / "model")
+    hardware = None if wanted.num_cores is None else machine_with(wanted.num_cores, folder)
     (folder / "hangs" / "sitecustomize.py").write_text(HANGS)
     paths = [str(folder / "hangs"), *filter(None, [os.environ.get("PYTHONPATH")])]
     name, _, mark = MARK.decode().partition("=")
     with (
         mock.patch.dict(os.environ, {"PYTHONPATH": os.pathsep.join(paths), name: mark}),
-        serving(folder / "state", folder / "model", *SHAPES[shape].overrides, *OVERRIDES) as server,
+        serving(folder / "state", folder / "model", *wanted.overrides, *OVERRIDES, hardware=hardware) as server,
     ):
         yield server
 

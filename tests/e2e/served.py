@@ -116,11 +116,12 @@ def make_random_adapter(folder: Path, seed: int, rank: int = 4, strength: float 
 
 
 @contextmanager
-def serving(folder: Path, model: Path, *overrides: str) -> Iterator[Server]:
-    """A ready server on a port of the system's choice. `overrides` are PATH=VALUE, as of `appliance apply --set`."""
+def serving(folder: Path, model: Path, *overrides: str, hardware: str | None = None) -> Iterator[Server]:
+    """A ready server on a port of the system's choice. `overrides` are PATH=VALUE, as of `appliance apply --set`.
+    hardware: facts of a machine for which it is planned; None: this one."""
     spec = folder / "spec.yaml"
     spec.write_text(_SPEC.format(source=json.dumps(str(model))))
-    plan = prepare(spec, overrides).plan
+    plan = prepare(spec, overrides, hardware, to_run=hardware is None).plan
     listen = msgspec.structs.replace(plan.serving.listen, port=0)
     plan = with_hashes(msgspec.structs.replace(plan, serving=msgspec.structs.replace(plan.serving, listen=listen)))
     path = folder / "plan.json"

@@ -21,6 +21,7 @@ from appliance.engine.replica import as_replica
 from appliance.kernels.lockstep import Lockstep
 from appliance.kernels.ranks import SharedMemory
 from appliance.plan.types import EnginePlan
+from appliance.program.shard_layout import Shard
 
 CLIENT = b"trace"
 TIMEOUT_S = 20.0  # of a wait for another replica
@@ -68,6 +69,11 @@ def gather(events: Events, found: Answers) -> None:
                 answer.finish, answer.error = output.finish_reason, output.error
 
 
+def be_patient(loop: EngineLoop) -> None:
+    """Lets grammars take as long as a machine takes that does other things as well."""
+    loop._grammars._budget_s = PATIENCE_S
+
+
 class _Moments:
     """When each engine's next message is due: at its step, or at once where nobody has anything else to do before."""
 
@@ -99,7 +105,9 @@ class SpreadEngines:
         """Loads all of them. Raises what boot raises."""
         count = plan.parallel.replicas
         self._memory, self._wakes = SharedMemory(), [os.eventfd(0) for _ in range(count)]
-        self._locksteps = [Lockstep(self._memory, each, count, TIMEOUT_S, self._wakes) for each in range(count)]
+        joins = (count, TIMEOUT_S, self._wakes)
+        leads = Shard(0, plan.parallel.tensor)
+        self._locksteps = [Lockstep(self._memory, number, *joins, shard=leads) for number in range(count)]
         self._threads, self.num_idle_steps = ThreadPoolExecutor(count), 0
         scheduler = msgspec.structs.replace(plan.scheduler, target_step_s=None)  # nobody reads a stream
         plan = msgspec.structs.replace(plan, scheduler=scheduler)
@@ -109,6 +117,7 @@ class SpreadEngines:
         def load(number: int) -> EngineLoop:
             """Takes part in the others' steps, which check adapters, until all are there."""
             loop = boot(as_replica(plan, number), lambda phase: None, lockstep=self._locksteps[number])
+            be_patient(loop)
             there.add(number)
             while len(there) < count:
                 self._locksteps[number].ranks.check()

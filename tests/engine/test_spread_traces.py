@@ -1,6 +1,10 @@
 """Engines that have the experts of a model among them, over random traffic: each answers as one engine with all experts
 does, to the bit, whatever its requests meet: adapters, grammars, preemption, cached prefixes, drafts, and aborts."""
 
+import os
+import signal
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -21,8 +25,8 @@ from appliance.engine.messages import (
 )
 from appliance.plan.prepare import prepare
 from appliance.text.byte_alphabet import CHARACTER_OF_BYTE
-from tests.engine.spread_engines import CLIENT, Answers, Due, SpreadEngines, gather
-from tests.engine.test_rank_group import machine_with, pytestmark
+from tests.engine.spread_engines import CLIENT, Answers, Due, SpreadEngines, be_patient, gather
+from tests.engine.test_rank_group import machine_with, pytestmark, rank_processes
 from tests.models.adapters import make_adapter
 from tests.models.tiny import make_tiny
 from tests.models.tiny_config import VOCAB_SIZE
@@ -43,6 +47,7 @@ LATER = (0, 0, 0, 1, 2, 5, 30, 90)  # steps after the request before it, at whic
 
 FEW = ("scheduler.max_num_seqs=2", "scheduler.max_num_batched_tokens=16")
 TIGHT = (*FEW, "cache.num_blocks=12", "hardware.memory.kv_cache=auto")
+TENSOR = "parallelism.tensor=2"
 SWAP = "hardware.memory.swap_space=4MiB"
 LOOKUP = ("speculative.method=suffix", "speculative.num_tokens=4", "speculative.adaptive=false")
 DRAFTS = ("speculative.model={model}", *LOOKUP[1:])  # of the model itself, whole in each
@@ -57,6 +62,10 @@ SHAPES = [
     ("qwen3_next", 2, (*FEW, SWAP)),
     ("qwen3_next", 3, LOOKUP),
     ("qwen3_next", 2, DRAFTS),
+    ("qwen3_moe", 2, (TENSOR, *TIGHT, *LOOKUP)),
+    ("deepseek3", 2, (TENSOR, "parallelism.expert_placement_strategy=round_robin")),
+    ("qwen3_next", 2, (TENSOR, *FEW, SWAP)),
+    ("qwen3_next", 2, (TENSOR, *DRAFTS)),
 ]
 
 
@@ -126,6 +135,7 @@ def random_requests(seed: int) -> Iterator[GenerateRequest]:
 def alone(spec: Path, requests: Sequence[GenerateRequest]) -> Answers:
     found: Answers = {}
     with InprocEngine.from_plan(prepare(str(spec)).plan) as engine:
+        be_patient(engine._loop)
         engine.send(vocabulary())
         for request in requests:
             engine.send(request)
@@ -142,9 +152,9 @@ def random_trace(requests: Sequence[GenerateRequest], rng: np.random.Generator) 
     for number in rng.permutation(len(requests))[: int(rng.integers(4, 14))]:
         at += int(rng.choice(LATER))
         trace.append(Due(at, requests[number]))
-        if rng.random() < 0.25:
+        if rng.random() < 0.4:
             aborted.add(requests[number].request_id)
-            trace.append(Due(at + int(rng.integers(0, 12)), AbortRequest([requests[number].request_id])))
+            trace.append(Due(at + int(rng.integers(0, 8)), AbortRequest([requests[number].request_id])))
     return sorted(trace, key=lambda due: due.at), aborted
 
 
@@ -156,7 +166,7 @@ def test_answers_are_those_of_one_engine(
     shape = (f"parallelism.data={count}", "parallelism.expert=true")
     overrides = tuple(each.format(model=spec.parent / "model") for each in overrides)
     plan = prepare(str(spec), (*shape, *overrides), machine_with(4, tmp_path), to_run=False).plan
-    engines, rng, num_cut = SpreadEngines(plan), np.random.default_rng(count), 0
+    engines, rng, num_cut = SpreadEngines(plan), np.random.default_rng([count, len(overrides), *name.encode()]), 0
     engines.all_handle(vocabulary())
     for _ in range(NUM_TRACES):
         traces = [random_trace(requests, rng) for _ in range(count)]
@@ -188,3 +198,29 @@ def check_variety(stats: Sequence[EngineStats], overrides: Sequence[str]) -> Non
     assert (sum(each.accepted_tokens for each in drafts) > 0) == has_drafts
     swaps = sum(each.swap.num_loaded for each in stats if each.swap is not None)
     assert (swaps > 0) == (SWAP in overrides)
+
+
+def test_a_rank_that_is_gone_ends_all_replicas_by_name(made: Callable[[str], Made], tmp_path: Path) -> None:
+    """The leader and the other replica may wait for it, or for each other, in one memory or the other."""
+    spec, requests, _ = made("qwen3_moe")
+    shape = ("parallelism.data=2", "parallelism.expert=true", TENSOR)
+    plan = prepare(str(spec), shape, machine_with(4, tmp_path), to_run=False).plan
+    engines = SpreadEngines(plan)
+    ranks = rank_processes()
+    assert len(ranks) == 2
+    killer = threading.Timer(0.3, os.kill, (ranks[0], signal.SIGKILL))
+    killer.start()
+    began, crowd = time.monotonic(), [Due(0, each) for each in requests if each.constraint is None]
+
+    def run() -> None:
+        while time.monotonic() < began + 20:
+            engines.run([crowd, crowd])
+
+    with pytest.raises(ExceptionGroup) as raised:
+        run()
+    assert time.monotonic() < began + 10  # and not after the time for which they wait for one another
+    said = sorted(map(str, raised.value.exceptions))
+    assert said[0] == "rank 1 ended: it was ended by SIGKILL", said
+    assert all("replica" in each and "is gone" in each for each in said[1:]), said
+    engines.close()
+    assert rank_processes() == []

@@ -11,13 +11,16 @@ import pytest
 from appliance.engine.rounds import watch
 from appliance.kernels.lockstep import Lockstep
 from appliance.kernels.ranks import RankError, SharedMemory
+from appliance.program.shard_layout import Shard
 from appliance.program.slots import Extent
 
 
-def replicas(count: int, timeout_s: float = 10.0) -> list[Lockstep]:
+def replicas(count: int, timeout_s: float = 10.0, num_ranks: int = 1) -> list[Lockstep]:
+    """All ranks of so many replicas, one replica after the other."""
     memory = SharedMemory()
     wakes = [os.eventfd(0) for _ in range(count)]
-    return [Lockstep(memory, number, count, timeout_s, wakes) for number in range(count)]
+    shards = [Shard(rank, num_ranks) for rank in range(num_ranks)]
+    return [Lockstep(memory, number, count, timeout_s, wakes, shard=each) for number in range(count) for each in shards]
 
 
 def rows(tokens: int, sampled: int) -> dict[Extent, int]:
@@ -33,6 +36,23 @@ def test_a_round_tells_where_the_rows_of_each_are() -> None:
                 before = said[:number]
                 assert found.first == rows(sum(t for t, _ in before), sum(s for _, s in before))
                 assert found.total == rows(sum(t for t, _ in said), sum(s for _, s in said))
+
+
+def test_ranks_of_a_replica_have_its_rows() -> None:
+    """Each rank says them, and what the first one says counts; one that is late is named by its replica."""
+    group = replicas(2, 0.3, num_ranks=2)
+    assert [each.ranks.rank for each in group] == [0, 1, 2, 3]
+    with ThreadPoolExecutor(4) as threads:
+        said = [rows(5, 1)] * 2 + [rows(3, 2)] * 2
+        jobs = [threads.submit(each.begin_round, own) for each, own in zip(group, said, strict=True)]
+        found = [job.result() for job in jobs]
+        assert [each.total for each in found] == [rows(8, 3)] * 4
+        assert [each.first for each in found] == [rows(0, 0)] * 2 + [rows(5, 1)] * 2
+        group[0].promise()
+        assert [each.is_wanted for each in group] == [True] * 4
+        late = [threads.submit(each.begin_round, rows(1, 1)) for each in group[:3]]
+        assert {str(job.exception()) for job in late} <= {"replica 1 did not come within 0.3 s", "replica 1 is gone"}
+    assert group[0].ranks.reason == "replica 1 is gone"
 
 
 def test_a_promise_is_kept_by_all_and_by_who_made_it() -> None:

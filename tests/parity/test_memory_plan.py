@@ -14,6 +14,7 @@ from appliance.kernels.lockstep import Lockstep
 from appliance.kernels.ranks import SharedMemory
 from appliance.plan.boot import TOLERANCE, BootReport, compare_boot
 from appliance.plan.prepare import prepare
+from appliance.program.shard_layout import Shard
 from tests.engine.test_rank_group import machine_with
 from tests.models.compressed import scheme, write_compressed
 from tests.models.tiny import FAMILIES
@@ -134,6 +135,8 @@ def test_slots_of_adapters_take_the_planned_bytes(
         ("qwen3_moe", "int8", ("hardware.kernels.kernel_set=cpu-generic",)),
         ("deepseek3", "auto", ("parallelism.data=3", "scheduler.max_num_batched_tokens=2048")),
         ("qwen3_next", "auto", ("parallelism.expert_placement_strategy=round_robin",)),
+        ("qwen3_next", "auto", ("parallelism.tensor=2",)),
+        ("deepseek3", "auto", ("parallelism.tensor=2", "parallelism.data=3")),
         ("mixtral", "auto", ("lora={max_loras: 40, max_rank: 16, target_modules: [q_proj, v_proj]}",)),
     ],
 )
@@ -145,7 +148,9 @@ def test_a_replica_with_some_of_the_experts_takes_the_planned_bytes(
     overrides = (*shape, *changes, *cache_of(name))
     memory = SharedMemory()
     count = 3 if "parallelism.data=3" in changes else 2
-    measured = check(tiny(name).folder, tmp_path, quantization, overrides, Lockstep(memory, 0, count, 1.0))
+    leads = Shard(0, 2 if "parallelism.tensor=2" in changes else 1)
+    lockstep = Lockstep(memory, 0, count, 1.0, shard=leads)
+    measured = check(tiny(name).folder, tmp_path, quantization, overrides, lockstep)
     assert measured["spread_rows"] > 0
     memory.close()
 
@@ -160,7 +165,7 @@ def check(
     """Weights are exact; what `plan --verify` allows is 10 %. Returns what was measured."""
     spec = folder / "deployment.yaml"
     spec.write_text(SPEC.format(source=source, quantization=quantization))
-    hardware = None if lockstep is None else machine_with(4, folder)
+    hardware = None if lockstep is None else machine_with(8, folder)
     plan = prepare(spec, overrides, hardware, to_run=False).plan
     backend = load_backend(plan, SchedulerConfig.from_plan(plan), lambda *_: None, lockstep)
     measured = dict(backend.executable.memory_bytes)

@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+from appliance.checkpoint.facts import ModelFacts
 from appliance.kernels.interface import KernelSet
 from appliance.program.placement import ExpertPlacing, ExpertStrategy
 from tests.models.tiny_config import VOCAB_SIZE
@@ -27,10 +28,22 @@ def test_replicas_equal_one_engine(
     name: str, strategy: ExpertStrategy, tiny: Callable[[str], Checkpoint], spreading: KernelSet
 ) -> None:
     """Each has sequences of its own; some steps have rows of all, some of one, some of none but an idle one."""
-    kernel_set = spreading
-    facts, count = tiny(name).facts, 3 if name == "qwen3_moe" else 2
-    bounds = replace(execution_of(max_model_len=128, num_blocks=64, tokens=64), experts=ExpertPlacing(strategy))
-    rounds = Rounds(bind_replicas(facts, kernel_set, count, bounds), bounds)
+    check_replicas(tiny(name).facts, spreading, ExpertPlacing(strategy), 3 if name == "qwen3_moe" else 2)
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_replicas_of_two_ranks_equal_one_engine(
+    name: str, tiny: Callable[[str], Checkpoint], spreading: KernelSet
+) -> None:
+    """Rows are divided among a replica's ranks, and experts among the ranks of all replicas."""
+    check_replicas(tiny(name).facts, spreading, ExpertPlacing(), 2, num_ranks=2)
+
+
+def check_replicas(
+    facts: ModelFacts, kernel_set: KernelSet, placing: ExpertPlacing, count: int, num_ranks: int = 1
+) -> None:
+    bounds = replace(execution_of(max_model_len=128, num_blocks=64, tokens=64), experts=placing)
+    rounds = Rounds(bind_replicas(facts, kernel_set, count, bounds, num_ranks), bounds)
     alone = [Driver(bind(facts, kernel_set, execution=bounds), bounds) for _ in range(count)]
     draws = np.random.default_rng(3)
     prompts = [[int(token) for token in draws.integers(3, VOCAB_SIZE, 40)] for _ in range(count)]

@@ -9,6 +9,7 @@ from appliance.deploy.reconcile import PlanChange
 from appliance.deploy.rolling import can_roll
 from appliance.plan.prepare import prepare
 from appliance.plan.types import EnginePlan
+from tests.engine.test_rank_group import machine_with
 from tests.models.tiny import make_tiny
 
 SPEC = """
@@ -51,22 +52,39 @@ def test_a_replica_has_all_but_the_others_experts(spec: Path) -> None:
     assert (decided["parallel.experts_per_rank"], decided["parallel.steps_of_all"]) == (3, 2)
 
 
+def test_ranks_of_replicas_divide_the_experts_of_all(spec: Path, tmp_path: Path) -> None:
+    machine, ranks = machine_with(4, tmp_path), ("parallelism.tensor=2",)
+    plain, divided, spread = (
+        prepare(str(spec), each, machine, to_run=False).plan for each in ((), ranks, (*SPREAD, *ranks))
+    )
+    assert plain.model.experts is not None
+    assert sizes(divided)["weights"] - sizes(spread)["weights"] > plain.model.experts.size_bytes // 8  # of 3, 2 or 1
+    assert sizes(spread)["spread_rows"] > 0
+    assert sizes(spread)["shared_activations"] > 0
+    decided = {each.path: each.value for each in spread.decisions}
+    assert (decided["parallel.experts_per_rank"], decided["parallel.steps_of_all"]) == (2, 2)
+    assert decided["parallel.share"] < 0.5  # of all weights, and not of those of a replica
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (("parallelism.tensor=2",), "2 tensor ranks are asked for"),
-        (("parallelism.pipeline=2",), "2 stages are asked for"),
+        (("parallelism.tensor=4",), "2 replicas of 4 ranks cannot have the experts among them"),
+        (("parallelism.pipeline=2",), "engines of one stage in this version, and 2 are asked for"),
         (("model.weight_update_paths=[/there]",), "do not change their weights together"),
         (("parallelism.enable_eplb=true",), "experts do not move between replicas"),
         (("hardware.kernels.kernel_set=torch",), "and not of torch"),
         (("model.enable_sleep_mode=true",), "replicas with experts among them do not sleep"),
+        (("parallelism.data=64",), "63 ranks of all replicas can have the experts among them, and there are 64"),
         (("parallelism.data=7",), "7 replicas cannot have the experts among them"),
         (("parallelism.data_parallel_rank=0",), "which has 1 of 2"),
     ],
 )
-def test_what_is_not_there_is_refused_at_its_field(spec: Path, overrides: tuple[str, ...], message: str) -> None:
+def test_what_is_not_there_is_refused_at_its_field(
+    overrides: tuple[str, ...], message: str, spec: Path, tmp_path: Path
+) -> None:
     with pytest.raises(SpecError) as refused:
-        plan_of(spec, *SPREAD, *overrides)
+        prepare(str(spec), (*SPREAD, *overrides), machine_with(64, tmp_path))
     assert message in " ".join(each.message for each in refused.value.diagnostics)
 
 

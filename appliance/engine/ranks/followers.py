@@ -25,6 +25,7 @@ from appliance.engine.ranks.stage_links import LeaderLinks
 from appliance.engine.ranks.turns import LoadingTurns
 from appliance.kernels.interface import FewLogits
 from appliance.kernels.linked_ranks import LinkedRanks
+from appliance.kernels.lockstep import Lockstep
 from appliance.plan.types import EnginePlan
 
 Answer = TypeVar("Answer", RankMoved, RankCalled, RankDone)
@@ -39,9 +40,10 @@ class RankFailedError(ApplianceError):
 class Followers:
     """The other ranks, while they load and run."""
 
-    def __init__(self, plan: EnginePlan, config: SchedulerConfig) -> None:
-        """Starts them. Raises RankStartError if the system refuses memory, OSError if it refuses processes."""
-        self._meeting, self.share = gathered(plan, config)
+    def __init__(self, plan: EnginePlan, config: SchedulerConfig, lockstep: Lockstep | None = None) -> None:
+        """Starts them. lockstep: the replicas with which they have the experts among them. Raises RankStartError if the
+        system refuses memory, OSError if it refuses processes."""
+        self._meeting, self.share = gathered(plan, config, lockstep)
         self._num_beside = plan.parallel.tensor - 1
         self.turns = LoadingTurns(plan.loading.max_loading_ranks)
         self.links: LeaderLinks | None = None  # to later stages, of ranks that share no memory
@@ -189,6 +191,8 @@ class Followers:
 
     def _failed(self) -> None:
         self.share.ranks.fail()
+        if self.share.lockstep is not None:
+            self.share.lockstep.fail()  # the leader may wait for it there, as the other replicas do
         if (reason := self.reason()) is not None:
             self._when_failed(reason)
 

@@ -52,6 +52,7 @@ from appliance.kernels.interface import (
     WeightChange,
 )
 from appliance.kernels.linked_ranks import LinkedRanks
+from appliance.kernels.lockstep import Lockstep
 from appliance.kernels.logits import Logits
 from appliance.kernels.ranks import RankError
 from appliance.kernels.sampling import SampledBatch, SamplingBatch
@@ -199,10 +200,11 @@ class RankGroup:
         config: SchedulerConfig,
         load_own: Callable[[Share], StageShare],
         progress: Callable[[str, int, int], None],
+        lockstep: Lockstep | None = None,
     ) -> Self:
-        """Starts all ranks, which load side by side as far as the plan lets them. Raises RankStartError, and what
-        loading raises."""
-        followers = Followers(plan, config)
+        """Starts all ranks, which load side by side as far as the plan lets them. lockstep: the replicas with which
+        they have the experts among them. Raises RankStartError, and what loading raises."""
+        followers = Followers(plan, config, lockstep)
         try:
             with followers.turns.one():
                 own = load_own(followers.share)

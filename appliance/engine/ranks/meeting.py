@@ -13,6 +13,7 @@ from appliance.engine.ranks.door import Door, JoinedRank
 from appliance.engine.ranks.handles import RankHandle, RankStartError, StartedRank
 from appliance.engine.ranks.messages import Load
 from appliance.kernels.linked_ranks import Rendezvous
+from appliance.kernels.lockstep import Lockstep
 from appliance.kernels.ranks import SharedMemory
 from appliance.plan.types import EnginePlan
 
@@ -38,15 +39,17 @@ class LinkedMeeting(Meeting, Protocol):
 class InMemory:
     """Ranks that share memory."""
 
-    def __init__(self) -> None:
-        """Raises OSError if the system refuses memory."""
+    def __init__(self, lockstep: Lockstep | None = None) -> None:
+        """lockstep: of the replica whose ranks they are. Raises OSError if the system refuses memory."""
         self.memory = SharedMemory()
+        self._lockstep = None if lockstep is None else (lockstep.ranks.memory.descriptor, lockstep.number)
 
     def load(self, plan: EnginePlan, rank: int) -> Load:
-        return Load(plan, rank, memory=self.memory.descriptor)
+        return Load(plan, rank, memory=self.memory.descriptor, lockstep=self._lockstep)
 
     def start(self, plan: EnginePlan, rank: int) -> RankHandle:
-        return StartedRank((self.memory.descriptor,), plan.parallel.distributed_timeout_s)
+        also = () if self._lockstep is None else self._lockstep[:1]
+        return StartedRank((self.memory.descriptor, *also), plan.parallel.distributed_timeout_s)
 
     def close(self) -> None:
         self.memory.close()

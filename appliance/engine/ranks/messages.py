@@ -34,11 +34,13 @@ class Load(msgspec.Struct, frozen=True, tag=True):
 
     memory: the descriptor of the memory that they share. file, store: of ranks that share none, as in Rendezvous.
     weights_sha256: a digest of the leader's checkpoint (checkpoint.sampled_digest), where a rank has a copy of its own.
+    lockstep: the descriptor of the memory of all replicas with experts among them, and which one this is.
     """
 
     plan: EnginePlan
     rank: int
     memory: int | None = None
+    lockstep: tuple[int, int] | None = None
     file: int | None = None
     store: tuple[str, int] | None = None
     host: str = "127.0.0.1"  # the rank's own address, at which the others connect to it

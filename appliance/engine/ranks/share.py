@@ -8,8 +8,10 @@ from appliance.engine.ranks.mail import Handing, Mail, StageMail
 from appliance.engine.ranks.messages import Load
 from appliance.engine.ranks.step_memory import StepMemory, step_bytes
 from appliance.kernels.linked_ranks import LinkedRanks, Rendezvous
+from appliance.kernels.lockstep import Lockstep
 from appliance.kernels.ranks import PAGE_BYTES, PlaceInMemory, Ranks, RankView, SharedMemory, pages
 from appliance.plan.types import EnginePlan
+from appliance.program.shard_layout import Shard
 from appliance.program.stages import Stage, num_places
 
 Parts = Mapping[str, tuple[int, int]]  # the rows of logical weights that a rank has, where it has some only, or none
@@ -18,13 +20,15 @@ _REGION = 1 << 36  # of addresses in the memory, most of which nobody touches: f
 
 class Share(NamedTuple):
     """ranks: of the stage, for the kernel set. steps: the arrays of steps; None where they come as messages. stage and
-    mail: None if there is one stage. keeps: the model keeps rows for a drafting head."""
+    mail: None if there is one stage. keeps: the model keeps rows for a drafting head. lockstep: this rank's place among
+    those of all replicas, which have the experts among them; None: this one has all."""
 
     ranks: RankView
     steps: StepMemory | None
     stage: Stage | None = None
     mail: Handing | None = None
     keeps: bool = False
+    lockstep: Lockstep | None = None
 
     @property
     def number(self) -> int:
@@ -72,7 +76,15 @@ class Share(NamedTuple):
     def told(cls, first: Load, config: SchedulerConfig) -> Self:
         """Returns that of a rank that was told what to load. Raises OSError like `of`."""
         if first.memory is not None:
-            return cls.of(first.plan, config, first.rank, first.memory)
+            share = cls.of(first.plan, config, first.rank, first.memory)
+            return share if first.lockstep is None else share._replace(lockstep=_joined(first, *first.lockstep))
         if first.file is not None:
             return cls.linked(first.plan, first.rank, Rendezvous.of_one_machine(first.file))
         return cls.linked(first.plan, first.rank, Rendezvous(first.host, address=first.store))
+
+
+def _joined(first: Load, memory: int, replica: int) -> Lockstep:
+    """Returns the place of a rank that is told what to load. memory: the descriptor of that of all replicas."""
+    parallel = first.plan.parallel
+    sizes = (parallel.replicas, parallel.distributed_timeout_s)
+    return Lockstep(SharedMemory(memory), replica, *sizes, shard=Shard(first.rank, parallel.tensor))

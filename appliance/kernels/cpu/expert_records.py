@@ -65,7 +65,7 @@ def spread_experts(op: SpreadExperts, at: Addresses) -> structs.SpreadExperts:
         **{name: place.memory.address + start for name, start in memory.items()},
         rank=ranks.rank,
         num_ranks=ranks.num_ranks,
-        ranks_each=1,
+        ranks_each=place.lockstep.shard.num_ranks,
         timeout_ms=round(1000 * ranks.timeout_s),
         max_rows=place.rows[op.x.extent],
     )

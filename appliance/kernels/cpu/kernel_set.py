@@ -359,8 +359,9 @@ def _place(
     arena = plan_arena(program, rows)
     own = MappedMemory(arena.size_bytes)
     addresses = Addresses(own, arena.offsets, weights, adapters=adapters, ranks=ranks, tables=tables_of([program]))
+    addresses = replace(addresses, spread=SpreadPlace.of(program, execution.lockstep, rows))
     if ranks is None:
-        return replace(addresses, spread=SpreadPlace.of(program, execution.lockstep, rows))
+        return addresses
     shared = plan_shared_arena(program, rows)
     memory = MappedMemory(shared.size_bytes, ranks.memory.map(ranks.arena_offset, pages(shared.size_bytes)))
     return replace(addresses, shared=memory, shared_offsets=shared.offsets)

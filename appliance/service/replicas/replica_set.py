@@ -56,7 +56,7 @@ class ReplicaSet:
         self._renewals: dict[int, asyncio.Task[None]] = {}  # kept, so that they are not collected while they run
         parallel = plan.parallel
         numbers = range(parallel.first_replica, parallel.first_replica + parallel.replicas)
-        self._group = _group_of(numbers, self._lose_others) if parallel.spreads_experts else None
+        self._group = _group_of(numbers, self._lose_others, parallel.tensor) if parallel.spreads_experts else None
         self._replicas = {number: Replica(number, self._client(number), plan) for number in numbers}
         self._supervisors = {
             number: self._supervisor(number, paths.plan, plan, first if number == numbers[0] else None)
@@ -250,7 +250,7 @@ class ReplicaSet:
                 self._supervisors[number].give_up(f"it cannot have the weights of the other engines: {error}")
 
 
-def _group_of(numbers: Sequence[int], when_over: Callable[[int, str], None]) -> "StepGroup":
+def _group_of(numbers: Sequence[int], when_over: Callable[[int, str], None], num_ranks: int) -> "StepGroup":
     from appliance.service.step_group import StepGroup  # noqa: PLC0415 - it needs numpy, and other servers do not
 
-    return StepGroup(numbers, when_over)
+    return StepGroup(numbers, when_over, num_ranks)

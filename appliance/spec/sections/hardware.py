@@ -141,7 +141,8 @@ class ParallelismSection(Section):
     expert: bool = field(
         False,
         "Spread whole experts over ranks, in place of slices of each. Tensor ranks always have whole experts, so it "
-        "asks for what they do; with several replicas each has some experts, and all run their steps together.",
+        "asks for what they do; with several replicas the ranks of all have some experts each, and all run their "
+        "steps together.",
         vllm="enable_expert_parallel",
     )
     backend: Literal["auto", "uni", "mp", "ray", "external_launcher"] = field(
