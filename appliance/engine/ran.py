@@ -5,7 +5,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from appliance.engine.inputs import LogitRows
 from appliance.engine.rows import Int32
-from appliance.engine.step import RowError, StepPlan
+from appliance.engine.step import Moved, RowError, StepPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +35,4 @@ class BegunStep(NamedTuple):
     plan: StepPlan
     failed: dict[int, RowError]
     ran: Ran[int] | None
+    moved: Moved | None = None  # what was moved before it, if anything

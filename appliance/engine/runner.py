@@ -16,7 +16,7 @@ from appliance.engine.filled_slots import FilledSlots
 from appliance.engine.grammar.masks import GrammarMasks
 from appliance.engine.inputs import InputBuilder, LogitRows
 from appliance.engine.laps import Laps
-from appliance.engine.messages import ErrorKind, ProcessorCall
+from appliance.engine.messages import ProcessorCall
 from appliance.engine.processors import CALL_TIMEOUT_S, RowProcessors
 from appliance.engine.profile import EngineProfile
 from appliance.engine.profiler import StepProfiler
@@ -25,18 +25,15 @@ from appliance.engine.report import pooled_vectors, row_logprobs
 from appliance.engine.rows import Rows
 from appliance.engine.sampling import RowSampler, Samples
 from appliance.engine.saying import Said, say_single, say_with_drafts
-from appliance.engine.step import Drafted, DraftTokens, DraftWish, NewRow, RowError, StepPlan, StepResult
+from appliance.engine.step import Drafted, DraftTokens, DraftWish, Moved, NewRow, RowError, StepPlan, StepResult
 from appliance.engine.step_trace import StepRecorder
-from appliance.engine.swap_memory import swap_of
+from appliance.engine.swap_memory import swap_of, unloaded_rows
 from appliance.kernels.errors import StepError
 from appliance.kernels.interface import Eager, Executable, Screened, Staged, StepInputs
 from appliance.kernels.logits import Logits
 from appliance.kernels.sampling import LogprobsMode, SampledBatch
 
 _log = logger("engine")
-_UNLOADED = RowError(ErrorKind.INTERNAL, "its blocks came back from host memory other than they were stored")
-
-
 T = TypeVar("T")
 
 
@@ -92,12 +89,17 @@ class Runner:
         """Runs one step. A row that fails while it is put, prepared, masked, sampled or advanced is reported in the
         result; the others are as if it had not been there. Any exception of the executable except StepError is raised
         and ends the engine."""
+        moved, failed = self._move(plan)
+        return msgspec.structs.replace(self._run(plan, failed), moved=moved)
+
+    def _move(self, plan: StepPlan) -> tuple[Moved | None, dict[int, RowError]]:
+        """Moves what the plan stores and loads, in all stages; returns what it took, and the rows that are unloaded."""
         if self.swap is None or not (plan.stores or plan.loads):
-            return self._run(plan, {})
+            return None, {}
         self.rest()  # a step that began early may write blocks that are moved now
         moved = self.swap.move(plan.stores, plan.loads)
         self.laps.lap("swap")
-        return msgspec.structs.replace(self._run(plan, dict.fromkeys(moved.unloaded, _UNLOADED)), moved=moved)
+        return moved, unloaded_rows(moved)
 
     @property
     def num_lanes(self) -> int:
@@ -107,20 +109,20 @@ class Runner:
     def begin(self, plan: StepPlan) -> None:
         """Begins a step, of rows of which no other step that has begun samples any. Raises like `run`."""
         assert self._stages is not None, "several steps may begin"
-        failed: dict[int, RowError] = {}
+        moved, failed = self._move(plan)
         self._inputs = self._builders[plan.step % len(self._builders)]
         self._update_rows(plan, failed)
-        self._begun.append(BegunStep(plan, failed, self._run_model(plan, failed, self._stages.begin)))
+        self._begun.append(BegunStep(plan, failed, self._run_model(plan, failed, self._stages.begin), moved))
 
     def end(self) -> StepResult:
         """Ends the first of the steps that have begun. Raises like `run`."""
         assert self._stages is not None, "several steps may begin"
-        plan, failed, ran = self._begun.popleft()
-        if ran is None:
-            return self._ended(plan, None, failed)
-        logits = self._stages.finish(ran.logits)
-        self.laps.lap("wait")
-        return self._ended(plan, Ran(ran.plan, ran.wanted, logits, ran.begun), failed)
+        plan, failed, ran, moved = self._begun.popleft()
+        ended: Ran[Logits] | None = None
+        if ran is not None:
+            ended = Ran(ran.plan, ran.wanted, self._stages.finish(ran.logits), ran.begun)
+            self.laps.lap("wait")
+        return msgspec.structs.replace(self._ended(plan, ended, failed), moved=moved)
 
     def _run(self, plan: StepPlan, failed: dict[int, RowError]) -> StepResult:
         """Runs one step, without the rows that have `failed`, to which it adds others."""

@@ -8,7 +8,8 @@ from zlib import crc32
 
 import numpy as np
 
-from appliance.engine.step import BlockMove, Moved
+from appliance.engine.messages import ErrorKind
+from appliance.engine.step import BlockMove, Moved, RowError
 from appliance.kernels.interface import BlockMover, Executable, Moves
 
 
@@ -31,6 +32,12 @@ class Swaps(Protocol):
 
     def swap(self, num_places: int, num_state_places: int) -> Swap:
         """Returns it, of so many places."""
+
+
+def unloaded_rows(moved: Moved) -> dict[int, RowError]:
+    """Returns the rows of which nothing was loaded, and why."""
+    why = "its blocks came back from host memory other than they were stored"
+    return dict.fromkeys(moved.unloaded, RowError(ErrorKind.INTERNAL, why))
 
 
 def swap_of(executable: Executable, num_places: int, num_state_places: int) -> Swap:
@@ -84,7 +91,7 @@ class SwapMemory:
 
     def _store(self, move: BlockMove, mover: BlockMover) -> None:
         mover.store_blocks(move.blocks, self._places, move.places)
-        if move.state is not None:
+        if move.state is not None and mover.state_bytes:  # another stage may have all states
             self._put_state(mover.stored_state(move.state), move.state_places)
         for place in (*move.places, *move.state_places):
             self._checksums[place] = crc32(self._places[place])
@@ -93,7 +100,7 @@ class SwapMemory:
         if any(crc32(self._places[place]) != self._checksums[place] for place in (*move.places, *move.state_places)):
             return False
         mover.load_blocks(move.blocks, self._places, move.places)
-        if move.state is not None:
+        if move.state is not None and mover.state_bytes:
             mover.load_state(move.state, self._places[list(move.state_places)].reshape(-1))
         return True
 

@@ -71,7 +71,7 @@ def plan_memory(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> Plann
     states = plan_states(inputs, _largest_states(needs.program), sequences, device.left, ledger)
     device = msgspec.structs.replace(device, items=(*device.items, *states.items))
     device, num_draft_blocks = _with_draft_cache(inputs, needs, device, ledger)
-    units = SwapUnits(device.block_bytes, needs.program.program.state_bytes, needs.block_size)
+    units = SwapUnits(device.block_bytes, _largest_states(needs.program).state_bytes, needs.block_size)
     swap = plan_swap(inputs, units, device.left, ledger)
     on_host = (*swap.items, *needs.offload.host_items())
     if inputs.profile.device == "cpu":

@@ -34,10 +34,6 @@ def plan_swap(inputs: PlanInputs, units: SwapUnits, left: int, ledger: Ledger) -
         return _computed_again(MODE, ledger)
     if not space:
         return _computed_again(SPACE, ledger)
-    if inputs.spec.parallelism.pipeline > 1:
-        message = "several steps of a pipeline run at once, and this version moves no blocks beside them"
-        ledger.refuse(SPACE, "plan/swap", message, allowed="0, or pipeline: 1", hint=f"remove {SPACE}")
-        return PlannedSwap()
     if not place_bytes:
         message = "this model keeps nothing from one step to the next, so there is nothing to swap"
         ledger.refuse(SPACE, "plan/swap", message, allowed="0", hint=f"remove {SPACE}")

@@ -63,10 +63,21 @@ def test_ranks_screen_their_tokens(spread: str, spec_of: Callable[[str], Path]) 
         assert answers(two, 1) == answers(one, 1)
 
 
-@pytest.mark.parametrize("name", ["llama", "jamba"])
-def test_each_rank_swaps_its_blocks_and_states(name: str, spec_of: Callable[[str], Path]) -> None:
+@pytest.mark.parametrize(
+    ("name", "ranks"),
+    [
+        ("llama", "parallelism.tensor=2"),
+        ("jamba", "parallelism.tensor=2"),
+        ("llama", "parallelism.pipeline=2"),
+        ("jamba", "parallelism={pipeline: 2, layer_partition: [1, 3]}"),  # all attention is in the second
+        ("gemma3", "parallelism={pipeline: 2, layer_partition: [2, 1]}"),
+        ("mamba2", "parallelism.pipeline=2"),
+    ],
+)
+def test_each_rank_swaps_its_blocks_and_states(name: str, ranks: str, spec_of: Callable[[str], Path]) -> None:
     few = ("scheduler.max_num_seqs=2", "scheduler.policy=priority")
-    swapping = (*few, "hardware.memory.swap_space=1MiB", "parallelism.tensor=2")
+    few += ("hardware.memory.kv_cache=auto",) if name == "mamba2" else ()  # it keeps states alone
+    swapping = (*few, "hardware.memory.swap_space=1MiB", ranks)
     with engine_of(spec_of(name), *few) as one, engine_of(spec_of(name), *swapping) as two:
         assert answers(two, 1, has_urgent=True) == answers(one, 1, has_urgent=True)
         swap = two._loop._scheduler.stats(0.0).swap

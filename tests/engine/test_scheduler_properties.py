@@ -58,7 +58,7 @@ def configs(draw: st.DrawFn) -> SchedulerConfig:
 @st.composite
 def staged_configs(draw: st.DrawFn) -> SchedulerConfig:
     """Of several steps at once, as pipeline stages run them."""
-    return replace(draw(configs()), num_swap_places=0, num_lanes=draw(st.sampled_from([2, 3])))
+    return replace(draw(configs()), num_lanes=draw(st.sampled_from([2, 3])))
 
 
 @st.composite
@@ -163,7 +163,8 @@ def test_random_traffic_in_stages(data: st.DataObject) -> None:
     config = data.draw(staged_configs())
     traffic = data.draw(requests(config.policy == "priority"))
     broken = data.draw(st.sets(st.integers(0, 12), max_size=3))
-    harness = drive(config, traffic, broken=broken)
+    place_s, spoiled = data.draw(st.sampled_from([0.001, 0.02])), data.draw(st.sampled_from([0.0, 0.0, 0.5, 1.0]))
+    harness = drive(config, traffic, broken=broken, place_s=place_s, spoiled=spoiled)
     assert harness.scheduler.kv.pool.num_used == 0, "blocks leaked"
     num_errors = 0
     for _, request, abort in traffic:

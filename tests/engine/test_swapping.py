@@ -152,3 +152,23 @@ def test_moving_is_left_where_computing_costs_less() -> None:
     assert costs.loading_pays(10, 11)
     tried = [costs.loading_pays(10, 9) for _ in range(3 * TRIED_AGAIN)]
     assert tried.count(True) == 3, "what was slow once is measured again"
+
+
+def test_a_prompt_that_comes_back_otherwise_while_a_later_piece_runs_is_computed_again() -> None:
+    """Two stages run two pieces of it; that the first found other bytes is known when the second has begun."""
+    prompt, seen = list(range(3, 33)), list[int]()
+    sizes = {"num_blocks": 40, "max_num_batched_tokens": 8, "num_lanes": 2, "prefix_caching": False}
+    harness = Harness(Scheduler(replace(TIGHT, **sizes)))  # type: ignore[arg-type] # free fields
+    harness.runner.spoils = lambda: True
+    harness.scheduler.add(b"", generate("a", prompt, 6, seed=4))
+    harness.step()
+    while harness.begun:
+        harness.commit()
+    (sequence,) = harness.scheduler._books.running
+    harness.scheduler._books.preempt(sequence)
+    while harness.step():
+        seen.append(harness.most_begun)
+    assert stats(harness).num_unloaded == 1
+    assert max(seen) == 2
+    assert harness.finish("a").error is None
+    assert harness.tokens("a") == expected(generate("a", prompt, 6, seed=4), 4, TIGHT.max_sequence_len)

@@ -51,7 +51,9 @@ class ResultTaker:
             failure = result.errors.get(chunk.row)
             if failure is None and spoiled and self._holds(sequence, spoiled):
                 sequence.is_spoiled = True  # it read what the failed row did not store
-            if sequence.in_flight:  # a later chunk of its prompt runs, at whose end it leaves its row
+            if sequence.in_flight and chunk.row in result.unloaded:
+                sequence.is_spoiled = True  # it is computed again when its later chunk has ended
+            elif sequence.in_flight:  # a later chunk of its prompt runs, at whose end it leaves its row
                 sequence.failure = sequence.failure or failure
             if sequence.in_flight and (sequence.failure is not None or sequence.is_spoiled):
                 continue

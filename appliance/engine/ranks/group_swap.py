@@ -36,7 +36,8 @@ class GroupSwap:
         self._own.release()
 
     def move(self, stores: Iterable[BlockMove], loads: Iterable[BlockMove]) -> Moved:
-        """Moves on all ranks at once. A row is unloaded if it is on one of them. Raises RankFailedError."""
+        """Moves on all ranks at once; each of a later stage when it has run the steps that were told before. A row is
+        unloaded if it is on one of them. Raises RankFailedError."""
         stores, loads = list(stores), list(loads)
         self._others.send(Move(stores, loads))
         moved = self._own.move(stores, loads)
