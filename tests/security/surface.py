@@ -95,6 +95,8 @@ NO_JSON_BODY = {
     "/sleep": "no body, and off here; see tests/e2e/test_sleep.py",
     "/update_weights_from_disk": "off here; see tests/e2e/test_weight_updates.py",
     "/wake_up": "no body, and off here; see tests/e2e/test_sleep.py",
+    "/pause": "no body, and off here; see tests/server/test_pause.py",
+    "/resume": "no body, and off here; see tests/server/test_pause.py",
 }
 
 NO_JSON_BODY |= dict.fromkeys(
