@@ -172,8 +172,9 @@ class Scheduler:
 
     def draft_wish(self) -> DraftWish | None:
         """Returns what a model is to draft before the next step is scheduled; None if nothing."""
-        is_wanted = self._speculation is not None and not self.holds_requests
-        return self._speculation.wish(self._books.running) if is_wanted and self._speculation is not None else None
+        if self._speculation is None or self.holds_requests:
+            return None
+        return self._speculation.wish(self._books.running)
 
     def offer(self, wish: DraftWish, drafted: Drafted, seconds: float) -> None:
         """Takes the drafts that were wished for, which took so long. No sequence has changed since."""
