@@ -104,9 +104,11 @@ class EngineLoop:
 
     def handle(self, client: bytes, message: EngineMessage) -> Events:
         """Handles one message between steps, and returns the events that answer it, or that it lets be answered."""
-        if not isinstance(message, GenerateRequest | Vocabulary | Hello):
-            return self._end_begun() + self._handle(client, message) + self.drained()
-        return self._handle(client, message)
+        if isinstance(message, GenerateRequest | Vocabulary | Hello):
+            events = self._handle(client, message)
+        else:
+            events = self._end_begun() + self._handle(client, message) + self.drained()
+        return events if self._pausing.mode is None else [*events, self._told(client)]  # no step tells what waits
 
     def _handle(self, client: bytes, message: EngineMessage) -> Events:
         match message:
@@ -116,18 +118,15 @@ class EngineLoop:
                 return self._abort([(client, request_id) for request_id in message.request_ids], message.index)
             case Vocabulary():
                 self._grammars.compiler.use(message)
-                return []
             case LiveSettings():
                 self._use(message)
-                return []
             case AdapterSet():
                 return self._change_adapters(client, message)
             case UpdateWeights() | SettleWeights():
                 return self._change_weights(client, message)
             case UtilityRequest():
                 return self._utility(client, message)
-            case Hello():
-                return []
+        return []
 
     def _use(self, settings: LiveSettings) -> None:
         self._scheduler.use(settings.scheduler)

@@ -14,6 +14,7 @@ from appliance.engine.loop import EngineLoop
 from appliance.engine.messages import (
     AbortRequest,
     Constraint,
+    EngineMessage,
     EngineStats,
     ErrorKind,
     FinishReason,
@@ -278,7 +279,7 @@ def test_a_grammar_waits_with_its_request(tmp_path: Path) -> None:
     constrained = msgspec.structs.replace(
         generate("r", [1]), constraint=Constraint(kind="regex", source="a", field="regex")
     )
-    assert loop.handle(b"c", constrained) == []
+    assert outputs_of(loop.handle(b"c", constrained)) == []
     assert not loop.has_work
     [failed] = outputs_of(loop.handle(b"c", UtilityRequest(call_id="r", method="resume")))
     assert "no vocabulary" in (failed.error or "")
@@ -297,6 +298,20 @@ def test_every_client_hears_of_a_pause_at_once_and_one_that_leaves_is_not_waited
     events = loop.handle(b"two", UtilityRequest(call_id="r", method="resume"))
     assert [event.is_paused for client, event in events if client is None and isinstance(event, Heartbeat)] == [False]
     assert not loop.pulse.is_paused
+
+
+def test_statistics_count_what_waits_though_no_step_tells_them(tmp_path: Path) -> None:
+    loop = boot(scripted_plan(tmp_path), lambda phase: None)
+
+    def num_waiting(message: EngineMessage) -> int:
+        told = [event.stats for client, event in loop.handle(b"c", message) if isinstance(event, OutputBatch)]
+        assert told[-1] is not None
+        return told[-1].num_waiting
+
+    assert num_waiting(UtilityRequest(call_id="p", method="pause", mode="keep")) == 0
+    assert [num_waiting(generate(name, [1])) for name in ("a", "b")] == [1, 2]
+    assert num_waiting(AbortRequest(request_ids=["a"])) == 1
+    assert num_waiting(UtilityRequest(call_id="p", method="pause", mode="abort")) == 0
 
 
 def outputs_of(events: Events) -> list[SequenceOutput]:

@@ -174,6 +174,17 @@ def test_a_server_that_is_paused_ends_at_once_and_what_waits_fails(tmp_path: Pat
         assert kept.error == "the engine was paused, and shuts down"
 
 
+def test_metrics_count_what_waits_for_the_end_of_a_pause(server: Server) -> None:
+    post(server, "/pause?mode=keep")
+    held = [Stream(server, 3) for _ in range(3)]
+    line = 'appliance_requests_waiting{engine="0",model_name="scripted"} '
+    with server.http() as http:
+        wait_until(lambda: f"{line}3.0" in http.get("/metrics").text, "three wait")
+        post(server, "/resume")
+        assert [each.end() for each in held] == ["length"] * 3
+        assert f"{line}0.0" in http.get("/metrics").text
+
+
 def test_an_engine_that_is_started_again_is_paused_as_the_one_before(tmp_path: Path) -> None:
     with running(tmp_path, SLOW, **RESTARTS) as server:
         post(server, "/pause")
