@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from appliance.base.hashing import key_hash
 from appliance.deploy.pause import pause_text, read_pause
 from appliance.engine.pause_messages import PAUSE_MODES
 from appliance.engine.scripted import Script
+from appliance.service.control import CONTROL_FILE, RetireCommand
 from tests.server.harness import Server, wait_until
 from tests.server.harness import running as harness_running
 from tests.server.test_replicas import engines
@@ -171,6 +173,20 @@ def test_a_server_that_is_paused_ends_at_once_and_what_waits_fails(tmp_path: Pat
         assert time.monotonic() - begun < 10
         kept.thread.join(5)
         held.thread.join(5)
+        assert kept.error == "the engine was paused, and shuts down"
+
+
+@pytest.mark.parametrize("api_servers", [1, 2])
+def test_a_server_that_is_replaced_while_it_is_paused_ends_at_once(tmp_path: Path, api_servers: int) -> None:
+    with running(tmp_path, SLOW, shutdown_timeout_s=60.0, api_servers=api_servers) as server:
+        kept = Stream(server).flows()
+        post(server, "/pause?mode=keep")
+        begun = time.monotonic()
+        (tmp_path / CONTROL_FILE).write_bytes(msgspec.json.encode(RetireCommand("1")))
+        server.process.send_signal(signal.SIGHUP)
+        assert server.process.wait(20) == 0
+        assert time.monotonic() - begun < 10
+        kept.thread.join(5)
         assert kept.error == "the engine was paused, and shuts down"
 
 

@@ -173,6 +173,8 @@ class RunningServer:
         self._app.is_retiring = True
         for server in self._server.servers:
             server.close()
+        if self.state.health.is_paused:
+            self._supervisor.drain()  # whoever ends the pause reaches the other server
         self._begin_to_end(_LINGER_S)
 
     def _begin_to_end(self, linger_s: float) -> None:

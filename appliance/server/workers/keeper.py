@@ -158,6 +158,8 @@ class Keeper:
 
     def retire(self) -> None:
         self._is_shared = True
+        if self._supervisor.health.is_paused:
+            self._supervisor.drain()  # whoever ends the pause reaches the other server
         self._begin_to_end(Retire())
 
     async def reload(self, command: Reload) -> None:
