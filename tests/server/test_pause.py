@@ -153,6 +153,8 @@ def test_a_client_that_leaves_ends_what_is_kept(server: Server) -> None:
         ("/pause?clear_cache=maybe", "clear_cache"),
         ("/pause?mode=keep&wait_for_inflight_requests=true", "mode"),
         ("/pause?wait_for_inflight_requests=2", "wait_for_inflight_requests"),
+        ("/pause?mode=keep&engine=0", "engine"),
+        ("/resume?engine=0", "engine"),
     ],
 )
 def test_what_is_wrong_is_named(path: str, param: str, server: Server) -> None:

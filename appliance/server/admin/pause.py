@@ -22,6 +22,7 @@ _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 async def pause(state: ServerState, request: Request) -> Response:
     """Holds requests back: mode=abort (default) ends open ones, mode=wait lets them end, mode=keep stops them."""
     check_unlimited()
+    _check_engines(request)
     mode = mode_of(request)
     clears = _truth(request, "clear_cache", default=True)
     await asyncio.gather(*(each.pause(mode, clears_cache=clears) for each in state.client.engines))
@@ -31,6 +32,7 @@ async def pause(state: ServerState, request: Request) -> Response:
 async def resume(state: ServerState, request: Request) -> Response:
     """Lets requests run on; those that came meanwhile are answered now."""
     check_unlimited()
+    _check_engines(request)
     await asyncio.gather(*(each.resume() for each in state.client.engines))
     return _answer({"status": "resumed"})
 
@@ -57,6 +59,13 @@ def mode_of(request: Request) -> PauseMode:
         if mode == (given or "abort"):
             return mode
     raise ApiError(400, f"mode has to be {', '.join(PAUSE_MODES)}, not {given!r}", param="mode")
+
+
+def _check_engines(request: Request) -> None:
+    """Raises ApiError for a request that names engines: it would hold back more than it asks for."""
+    if "engine" in request.query_params:
+        message = "pauses are of all engines; POST /sleep?level=0&engine=N pauses one"
+        raise ApiError(400, message, param="engine")
 
 
 def _truth(request: Request, name: str, *, default: bool) -> bool:
