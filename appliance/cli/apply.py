@@ -2,13 +2,9 @@
 
 import os
 import shlex
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import msgspec
@@ -18,6 +14,7 @@ from appliance.base.errors import ApplyError, ExitCode
 from appliance.catalog.tokenizer_modes import MISTRAL_COMMON
 from appliance.cli.arguments.lifecycle import ApplyArguments
 from appliance.cli.curl import CHAT_PATH, COMPLETION_PATH, curl_line, example_of_pooling
+from appliance.cli.ending import ended_in_order
 from appliance.cli.progress import ProgressBar
 from appliance.cli.spec_target import spec_target
 from appliance.deploy.execute import Applier, ApplyResult, DesiredState
@@ -79,7 +76,7 @@ def bring_about(wanted: DesiredState, arguments: ApplyArguments, printer: "Print
     printer.counts = wanted.plan.model.show_load_progress
     state = DeploymentState(state_dir(), wanted.plan.name)
     state.create()
-    with changing(state.lock_path, _command_line(), LOCK_WAIT_S, printer.waiting), _ended_in_order():
+    with changing(state.lock_path, _command_line(), LOCK_WAIT_S, printer.waiting), ended_in_order():
         applier = Applier(state=state, reporter=printer, phases=phases, timeout_s=arguments.timeout_s)
         if arguments.foreground:
             applier.tidy()
@@ -88,23 +85,6 @@ def bring_about(wanted: DesiredState, arguments: ApplyArguments, printer: "Print
     printer.clear()
     print(_as_json(result) if arguments.as_json else _as_text(result, wanted.plan))
     return ExitCode.OK
-
-
-@contextmanager
-def _ended_in_order() -> Iterator[None]:
-    """Handles SIGTERM and SIGHUP like Ctrl-C, so that a partial apply is undone first."""
-    numbers = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is signal.SIG_DFL]  # nohup
-    for number in numbers:
-        signal.signal(number, _interrupt)
-    try:
-        yield
-    finally:
-        for number in numbers:
-            signal.signal(number, signal.SIG_DFL)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def _become_the_server(state: DeploymentState, wanted: DesiredState) -> None:

@@ -10,6 +10,7 @@ from appliance.checkpoint.loader_choice import CheckpointKey
 from appliance.checkpoint.serialize import NAME, Stored, serialize
 from appliance.checkpoint.tensorizer import FORM
 from appliance.cli.arguments.exchange import SerializeArguments
+from appliance.cli.ending import ended_in_order
 from appliance.cli.progress import ProgressBar
 from appliance.cli.spec_target import spec_target
 from appliance.plan.loader_options import checkpoint_key_of
@@ -23,7 +24,7 @@ def run(arguments: SerializeArguments) -> int:
     spec = load_spec(path, overrides).spec
     options = fetch_options(spec, Path(path).parent, spec.model.revision, spec.loading.offline)
     key = _key(arguments)
-    with ProgressBar() as progress:
+    with ended_in_order(), ProgressBar() as progress:
         found = resolve_source(spec.model.source, spec.model.mirrors, spec.model.sha256, options, progress)
         stored = Stored(found, form_of(spec) == FORM, checkpoint_key_of(spec, Path(path).resolve().parent))
         tensors = serialize(stored, arguments.folder, key, progress)

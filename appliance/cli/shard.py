@@ -7,6 +7,7 @@ from appliance.base.errors import ExitCode
 from appliance.base.units import format_size
 from appliance.checkpoint.sharded_state import ShardedIndex
 from appliance.cli.arguments.machine import ShardArguments
+from appliance.cli.ending import ended_in_order
 from appliance.cli.progress import ProgressBar
 from appliance.cli.spec_target import spec_target
 from appliance.loading.shard_writing import write_by_rank
@@ -17,7 +18,7 @@ def run(arguments: ShardArguments) -> int:
     """Plans the spec, and writes what each of its ranks would load. Raises ApplianceError."""
     path, overrides = spec_target(arguments.spec, arguments.overrides)
     started = time.monotonic()
-    with ProgressBar() as bar:
+    with ended_in_order(), ProgressBar() as bar:
         prepared = prepare(path, overrides, arguments.hardware, to_run=False, progress=bar)
         shown = _Shown(bar, prepared.plan.parallel.num_ranks)
         index = write_by_rank(prepared.plan, prepared.model, arguments.folder, shown)

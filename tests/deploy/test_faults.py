@@ -15,7 +15,6 @@ import pytest
 
 from appliance.base.errors import ApplyError, ExitCode
 from appliance.cli import down, history
-from appliance.cli.apply import _ended_in_order
 from appliance.deploy import state as state_module
 from appliance.deploy.execute import DesiredState
 from appliance.deploy.lock import changing
@@ -141,33 +140,6 @@ def test_ctrl_c_leaves_the_old_generation(state: DeploymentState, tmp_path: Path
     assert result is not None
     assert (result.outcome, result.reason) == ("failed", "interrupted (KeyboardInterrupt)")
     check_declared(state, first)
-
-
-HandledSignals = Callable[[signal.Signals, signal.Handlers], object]
-
-
-@pytest.fixture
-def handled() -> Iterator[HandledSignals]:
-    """Sets what a signal does, which the tests' own parent may have changed (nohup), until the test is over."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    yield signal.signal
-    for number, action in before.items():
-        signal.signal(number, action)
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_to_end_is_ctrl_c(number: signal.Signals, handled: HandledSignals) -> None:
-    handled(number, signal.SIG_DFL)
-    with pytest.raises(KeyboardInterrupt), _ended_in_order():
-        os.kill(os.getpid(), number)
-    assert signal.getsignal(number) is signal.SIG_DFL
-
-
-def test_a_signal_that_nohup_ignores_stays_ignored(handled: HandledSignals) -> None:
-    handled(signal.SIGHUP, signal.SIG_IGN)
-    with _ended_in_order():
-        os.kill(os.getpid(), signal.SIGHUP)
-    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
 class FullDisk:
