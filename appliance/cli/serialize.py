@@ -13,13 +13,14 @@ from appliance.cli.arguments.exchange import SerializeArguments
 from appliance.cli.ending import ended_in_order
 from appliance.cli.progress import ProgressBar
 from appliance.cli.spec_target import spec_target
+from appliance.cli.verb import UsageError
 from appliance.plan.loader_options import checkpoint_key_of
 from appliance.plan.prepare import fetch_options, form_of
 from appliance.spec.loader import load_spec
 
 
 def run(arguments: SerializeArguments) -> int:
-    """Prints where the file is. Raises CheckpointError, SpecError or MissingExtraError."""
+    """Prints where the file is. Raises CheckpointError, SpecError, UsageError or MissingExtraError."""
     path, overrides = spec_target(arguments.spec, arguments.overrides)
     spec = load_spec(path, overrides).spec
     options = fetch_options(spec, Path(path).parent, spec.model.revision, spec.loading.offline)
@@ -34,10 +35,16 @@ def run(arguments: SerializeArguments) -> int:
         print(json.dumps(figures, indent=2))
     else:
         print(f"{made}: {len(tensors)} tensors, {format_size(size)}, {'encrypted' if is_encrypted else 'plain'}")
+        print("serve it with model.source: its folder, loading.load_format: tensorizer")
     return ExitCode.OK
 
 
 def _key(arguments: SerializeArguments) -> CheckpointKey | None:
+    """Raises UsageError for a file that is not there: its path is from where the command runs."""
+    files = {"--encryption-keyfile": arguments.keyfile, "--encryption-password-file": arguments.password_file}
+    for option, file in files.items():
+        if file is not None and not file.exists():
+            raise UsageError(f"{option}: there is no file {file}")
     if arguments.password_file is not None:
         return CheckpointKey(path=str(arguments.password_file), holds="password")
     return None if arguments.keyfile is None else CheckpointKey(path=str(arguments.keyfile), holds="key")
