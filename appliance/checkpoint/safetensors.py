@@ -162,7 +162,8 @@ def _single_file(root: Path) -> str:
         raise CheckpointError(
             root.name, f"{len(names)} safetensors files and no {INDEX_NAME}", f"found: {', '.join(names[:4])}"
         )
-    raise CheckpointError(root.name, "there is no safetensors file in this folder")
+    hint = "write loading.load_format: tensorizer" if any(root.glob("*.tensors")) else None
+    raise CheckpointError(root.name, "there is no safetensors file in this folder", hint)
 
 
 def _weight_map(index_name: str, raw: bytes, suffixes: tuple[str, ...]) -> dict[str, str]:

@@ -109,5 +109,6 @@ def test_only_where_the_spec_says_so(tmp_path: Path) -> None:
     assert (facts.format, [each.name for each in facts.tensors]) == ("tensorizer", ["a"])
     with open_tensors(facts) as reader:
         assert np.array_equal(reader.array("a"), floats(2, 3))
-    with pytest.raises(CheckpointError, match="there is no safetensors file"):
+    with pytest.raises(CheckpointError, match="there is no safetensors file") as caught:
         read_model_facts(tmp_path)
+    assert caught.value.hint == "write loading.load_format: tensorizer"
