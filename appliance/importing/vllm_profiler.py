@@ -32,7 +32,9 @@ def place_profiler(draft: Draft, flag: str, given: Mapping[str, Any], *, is_whol
     """Places the members. is_whole: they are all that is said, so that a kind without a folder has none."""
     for name, value in given.items():
         origin = f"{flag} {name}={value}"
-        if name == _FOLDER:
+        if name == _FOLDER and not isinstance(value, str):
+            draft.leave(origin, "it has to be the path of a folder")
+        elif name == _FOLDER:
             draft.put("observability.profiler_dir", with_variables(str(value)), origin)
         elif name == _KIND:
             _place_kind(draft, origin, value, has_folder=bool(given.get(_FOLDER)) or not is_whole)

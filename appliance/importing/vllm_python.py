@@ -34,7 +34,7 @@ def document_of(model: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         if value is not None:
             _place(draft, name, value)
     for left in draft.unplaced:
-        raise EngineArgumentError(f"{left.origin}: {left.reason}", hint=_hint(left.origin.partition("=")[0]))
+        raise EngineArgumentError(f"{left.origin}: {left.reason}", hint=_hint(left.origin.split()[0].partition("=")[0]))
     return {**_HEAD, "name": deployment_name(model), **draft.document}
 
 

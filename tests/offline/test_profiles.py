@@ -50,6 +50,7 @@ def test_a_command_line_has_it_as_json(model: Path) -> None:
     ("config", "said"),
     [
         ({"profiler": "cuda"}, "a profiler of the device is started from outside"),
+        ({"profiler": "torch", "torch_profiler_dir": 7}, "has to be the path of a folder"),
         ({"profiler": "torch"}, "torch_profiler_dir has to name the folder"),
         ({"profiler": "nsys"}, "traces are the engine's own"),
         ({"torch_profiler_dir": "x"}, "with profiler: torch only"),
@@ -59,5 +60,6 @@ def test_a_command_line_has_it_as_json(model: Path) -> None:
     ],
 )
 def test_what_a_trace_cannot_be_is_refused_by_name(config: dict[str, object], said: str, model: Path) -> None:
-    with pytest.raises(EngineArgumentError, match=said):
+    with pytest.raises(EngineArgumentError, match=said) as caught:
         LLM(str(model), profiler_config=config)
+    assert caught.value.hint is None, "its own name helps nobody"
