@@ -279,7 +279,7 @@ def _num_threads(inputs: PlanInputs, bound: BoundRanks, ledger: Ledger) -> int:
         return ledger.decide("kernels.num_threads", each, "hardware", reason)
     parallel = inputs.spec.parallelism
     ranks = -(-parallel.tensor * replicas_here(parallel) // parallel.nnodes) if inputs.profile.device == "cpu" else 1
-    if wanted * ranks > cpu.num_threads:
+    if wanted * ranks > cpu.num_threads >= ranks:  # more ranks than CPUs are refused as such
         asked = f"{wanted} threads" if ranks == 1 else f"{wanted} threads in each of {ranks} ranks"
         message = f"{asked} on {cpu.num_threads} CPUs that this process may use would wait for each other"
         ledger.refuse(

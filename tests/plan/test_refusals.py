@@ -127,3 +127,9 @@ def test_unbuilt_fields_are_refused_however_they_are_set() -> None:
         plan(loaded)
     assert "not in this version" in caught.value.report()
     assert "--set scheduler.disable_chunked_mm_input" in caught.value.report()
+
+
+def test_more_ranks_than_cpus_are_refused_as_such_whatever_threads_they_ask_for() -> None:
+    with pytest.raises(SpecError) as caught:
+        plan(load(MODEL + "parallelism: {data: 64}\nhardware: {num_threads: 1}\n"), small_model())
+    assert [(each.rule, each.path) for each in caught.value.diagnostics] == [("plan/parallelism", "parallelism.data")]
