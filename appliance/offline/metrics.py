@@ -21,7 +21,9 @@ class EngineFigure:
 
 @dataclass
 class Counter(EngineFigure):
-    value: int
+    """value: a whole number, as in vLLM, but for what counts seconds."""
+
+    value: int | float
 
 
 @dataclass
@@ -61,7 +63,11 @@ def _read(family: Family) -> Iterator[EngineFigure]:
         if any(POSITION in sample.labels for sample in counters):
             yield from _vectors(family.name, counters)
         else:
-            yield from (Counter(family.name, sample.labels, int(sample.value)) for sample in counters)
+            yield from (Counter(family.name, sample.labels, _counted(sample.value)) for sample in counters)
+
+
+def _counted(value: float) -> int | float:
+    return int(value) if value.is_integer() else value
 
 
 def _histograms(family: Family) -> Iterator[Histogram]:

@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import prometheus_client
+from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from appliance import LLM, AsyncEngineArgs, AsyncLLM, EngineArgs, LLMEngine, SamplingParams
-from appliance.offline.metrics import Counter, EngineFigure, Gauge, Histogram, Vector
+from appliance.offline.metrics import Counter, EngineFigure, Gauge, Histogram, Vector, read_metrics
 from tests.offline.conftest import ARGUMENTS
 
 PARAMS = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
@@ -40,6 +42,15 @@ def test_figures_are_zero_and_then_count(model: Path) -> None:
         steps = named(after, "vllm:iteration_tokens_total")
         assert isinstance(steps, Histogram)
         assert steps.count > 0
+
+
+def test_seconds_are_counted_in_parts() -> None:
+    registry = CollectorRegistry()
+    for name, value in (("swap_seconds", 0.25), ("swapped_bytes", 8192.0)):
+        prometheus_client.Counter(name, "", registry=registry).inc(value)
+    values = {each.name: each.value for each in read_metrics(registry) if isinstance(each, Counter)}
+    assert values == {"swap_seconds": 0.25, "swapped_bytes": 8192}
+    assert isinstance(values["swapped_bytes"], int)
 
 
 def test_names_are_those_of_the_text_format(llm: LLM) -> None:
