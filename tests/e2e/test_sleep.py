@@ -84,6 +84,16 @@ def test_the_system_has_its_memory_while_it_sleeps(way: str, model: Path, tmp_pa
             assert abs(settled(server) - awake) < 8 * MIB
 
 
+def test_level_2_is_refused_where_weights_were_replaced(model: Path, tmp_path: Path) -> None:
+    with serving(tmp_path, model, SLEEPS, f"model.weight_update_paths=[{model.parent}]") as server:
+        with server.http() as http:
+            assert http.post("/update_weights_from_disk", json={"model_path": str(model)}).status_code == 200
+        refused = post(server, "/sleep?level=2", 400)["error"]
+        assert (refused["param"], refused["code"]) == ("level", "sleep_refused")
+        assert "level 1 keeps them" in refused["message"]
+        assert not is_sleeping(server)["is_sleeping"]
+
+
 def _made(folder: Path) -> Path:
     folder.mkdir()
     return folder

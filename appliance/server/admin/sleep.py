@@ -12,13 +12,14 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from appliance.engine.messages import EngineStats
+from appliance.engine.messages import EngineStats, ErrorKind
 from appliance.engine.pause_messages import PauseMode
 from appliance.engine.sleep_messages import SLEEP_TAGS, SleepLevel, SleepStats, SleepTag
 from appliance.requests.errors import ApiError
 from appliance.server.admin.pause import mode_of
 from appliance.server.state import ServerState
 from appliance.service.client import EngineClient
+from appliance.service.errors import RequestFailedError
 
 _SCHEDULING: Final = "scheduling"  # vLLM's tag for what level=0 holds back
 
@@ -36,7 +37,7 @@ async def sleep(state: ServerState, request: Request) -> Response:
     if mode != "abort":
         raise ApiError(400, f"mode has to be abort, not {mode!r}", param="mode")
     chosen: SleepLevel = 1 if level == "1" else 2
-    return await _answer(state, request, lambda engine: engine.sleep(chosen))
+    return await _answer(state, request, lambda engine: _slept(engine, chosen))
 
 
 async def wake_up(state: ServerState, request: Request) -> Response:
@@ -50,6 +51,16 @@ async def wake_up(state: ServerState, request: Request) -> Response:
 async def is_sleeping(state: ServerState, request: Request) -> Response:
     """Answers true until every part is back, with the level and the seconds of the last sleep and of waking."""
     return await _answer(state, request, _stats)
+
+
+async def _slept(engine: EngineClient, level: SleepLevel) -> msgspec.Raw:
+    """Raises ApiError if the engine refuses, as its weights were replaced, or are being."""
+    try:
+        return await engine.sleep(level)
+    except RequestFailedError as error:
+        if error.kind is not ErrorKind.INTERNAL:
+            raise
+        raise ApiError(400, f"it stays awake: {error}", param="level", code="sleep_refused") from error
 
 
 async def _paused(engine: EngineClient, mode: PauseMode) -> msgspec.Raw:
