@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from appliance.base.log import fields, logger
 from appliance.engine.messages import EngineStats, ErrorKind, SequenceOutput
 from appliance.engine.time_messages import RequestTimes
 from appliance.service.calls import Abort
@@ -17,6 +18,8 @@ from appliance.service.sequence_text import SequenceText
 from appliance.service.streams import OutputStream, Turns
 from appliance.service.text_side import TextSide
 from appliance.text.stop_strings import StopStrings
+
+_log = logger("service")
 
 
 @dataclass(slots=True)
@@ -122,7 +125,13 @@ class OpenRequests:
         sequence = opened.sequences[output.index]
         if sequence.finished:
             return
-        shown = sequence.advance(output)
+        try:
+            shown = sequence.advance(output)
+        except Exception:  # noqa: BLE001 - of a tokenizer of the operator's own; the requests beside this one go on
+            _log.exception("a request's tokens could not be made text", extra=fields(request=output.request_id))
+            message = "its tokens could not be made text; the server's log says why"
+            self._fail(opened, RequestFailedError(ErrorKind.INTERNAL, message))
+            return
         if opened.record.advance(self._metrics, self._clock(), output.index, len(shown.token_ids)):
             self._outlook.answered(output.request_id)
             self._tell_neighbours()

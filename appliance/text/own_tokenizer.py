@@ -5,6 +5,7 @@ What it answers is checked, and each call takes a bounded time.
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import index
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
@@ -37,8 +38,11 @@ class OwnBackend:
         self.name = name
         self._own = own
         self._calls = BoundedCalls(TIMEOUT_S)
-        self._size = own.vocab_size
-        self._specials = {str(text): int(token_id) for text, token_id in own.special_tokens.items()}
+        try:
+            self._size = index(own.vocab_size)
+            self._specials = {str(text): index(token_id) for text, token_id in own.special_tokens.items()}
+        except (AttributeError, TypeError) as error:
+            raise TokenizerError(f"{name}: vocab_size is no number, or special_tokens no ids by their texts") from error
         self._special_texts = {token_id: text for text, token_id in self._specials.items()}
         wrong = [token_id for token_id in self._special_texts if not 0 <= token_id < self._size]
         if self._size < 1 or wrong or len(self._special_texts) != len(self._specials):
@@ -48,8 +52,8 @@ class OwnBackend:
         call = partial(self._own.encode, text, add_special_tokens=add_special_tokens)
         ids = self._run(call, len(text) / _CHARACTERS_A_SECOND)
         try:
-            found = [int(each) for each in ids]
-        except (TypeError, ValueError) as error:
+            found = [index(each) for each in ids]
+        except TypeError as error:
             raise TokenizerError(f"{self.name}: encode answered what is no list of token ids") from error
         if found and not 0 <= min(found) <= max(found) < self._size:
             raise TokenizerError(f"{self.name}: encode answered an id that is not below vocab_size ({self._size})")

@@ -31,8 +31,10 @@ from appliance.service.metrics import ServiceMetrics
 from appliance.service.requests import TextOptions, TextRequest
 from appliance.service.streams import OutputStream
 from appliance.service.supervisor import EnginePaths, Supervisor
-from appliance.service.text_side import load_text_side
+from appliance.service.text_side import TextSide, load_text_side
+from appliance.text.loading import load_other
 from tests.server.harness import continues, encode, write_plan
+from tests.text.own_tokenizers import END
 
 SCRIPT = Script(replies=[continues("Say: ", "hello world"), continues("Stop: ", "one STOP two three four five")])
 WIDE = AdmissionLimits(max_num_seqs=8, max_waiting=None)
@@ -128,6 +130,23 @@ async def test_closing_a_stream_aborts(engine: InProcessEngine) -> None:
     assert engine.client.num_open_sequences == 0
     assert [output async for output in stream] == []
     await idle(engine.client)
+
+
+async def test_a_tokenizer_that_cannot_decode_ends_its_request_alone(tmp_path: Path) -> None:
+    client, link = connected(tmp_path)
+    client.use_text(TextSide(load_other(tmp_path, "custom", "tests.text.own_tokenizers.Mute"), (END,)))
+    bad, good = client.generate(request("a")), client.generate(request("a"))
+    mute, heard = (asked.request_id for asked in link.sent if isinstance(asked, GenerateRequest))
+    said = [SequenceOutput(request_id=mute, index=0, token_ids=[ord("x")])]
+    said += [SequenceOutput(request_id=heard, index=0, token_ids=[ord(each)]) for each in "ok"]
+    client.on_event(OutputBatch(said))
+    with pytest.raises(RequestFailedError, match="could not be made text") as failure:
+        await texts(bad)
+    assert failure.value.kind is ErrorKind.INTERNAL
+    assert link.sent[2:] == [AbortRequest([mute])]
+    assert client.num_open_requests == 1
+    assert "".join(output.text for output in await anext(good)) == "ok"
+    good.close()
 
 
 async def test_a_failing_request_ends_its_stream_alone(engine: InProcessEngine) -> None:

@@ -35,7 +35,22 @@ class Lying(Letters):
                 time.sleep(0.01)
         if text == "raise":
             raise LookupError("a secret of the machine")
+        if text == "fractions":
+            return [1.5, 2.5]  # type: ignore[list-item]
         return [999] if text == "lie" else super().encode(text, add_special_tokens=add_special_tokens)
+
+
+class Mute(Letters):
+    """Cannot decode what has the letter x."""
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        if ord("x") in token_ids:
+            raise LookupError("a secret of the machine")
+        return super().decode(token_ids)
+
+
+class NoNumber(Letters):
+    vocab_size = "many"  # type: ignore[assignment]
 
 
 class OutOfRange(Letters):

@@ -55,6 +55,8 @@ def test_answers_that_cannot_be_are_refused(tmp_path: Path, letters: Tokenizer) 
     lying = load_other(tmp_path, "custom", f"{HERE}.Lying")
     with pytest.raises(TokenizerError, match="an id that is not below vocab_size"):
         lying.encode("lie", add_special_tokens=False)
+    with pytest.raises(TokenizerError, match="no list of token ids"):
+        lying.encode("fractions", add_special_tokens=False)
     with pytest.raises(TookTooLongError, match="Lying took more than 2"):
         lying.encode("hang", add_special_tokens=False)
     assert lying.encode("a", add_special_tokens=False) == [97]
@@ -68,6 +70,7 @@ def test_answers_that_cannot_be_are_refused(tmp_path: Path, letters: Tokenizer) 
         ("nothing", "cannot be imported"),
         ("NO_TOKENIZER", "cannot be constructed: TypeError"),
         ("Half", "it has no decode, vocab_size, special_tokens"),
+        ("NoNumber", "vocab_size is no number"),
         ("OutOfRange", "special_tokens are not different ids below vocab_size"),
     ],
 )
