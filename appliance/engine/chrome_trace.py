@@ -4,10 +4,11 @@ Source: "Trace Event Format" (Google, 2016): complete events (ph X), whose ts an
 (ph M).
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from appliance.engine.step_trace import StepTrace, TracedChunk, TracedStep
+from appliance.engine.step_trace import StepTrace, TracedChunk, TracedPhase, TracedStep
 
 _STEPS, _PHASES, _OPERATORS, _ROWS = 1, 2, 3, 10  # numbers of tracks; a row's is _ROWS and its own
 _MICROSECONDS: Final = 1e6
@@ -25,6 +26,7 @@ def chrome_trace(name: str, engines: Sequence[StepTrace]) -> Mapping[str, Any]:
         events += _named(number, title, trace)
         for step in trace.steps:
             events += _of_step(number, step)
+        events += _of_operators(number, trace.steps)
     dropped = sum(trace.num_dropped for trace in engines)
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"steps_left_out": dropped}}
 
@@ -39,8 +41,12 @@ def _named(pid: int, title: str, trace: StepTrace) -> Iterator[Event]:
         yield {"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": tid, "args": {"sort_index": tid}}
 
 
+def _own_phases(step: TracedStep) -> list[TracedPhase]:
+    return [phase for phase in step.phases if phase.name != _NOT_OF_THE_STEP]
+
+
 def _of_step(pid: int, step: TracedStep) -> Iterator[Event]:
-    phases = [phase for phase in step.phases if phase.name != _NOT_OF_THE_STEP]
+    phases = _own_phases(step)
     if not phases:
         return
     began, ended = phases[0].began, phases[-1].ended
@@ -48,12 +54,21 @@ def _of_step(pid: int, step: TracedStep) -> Iterator[Event]:
     yield _event(pid, _STEPS, step.kind, began, ended, {"step": step.number, "tokens": num_tokens})
     for phase in phases:
         yield _event(pid, _PHASES, phase.name, phase.began, phase.ended)
-    at = next((phase.began for phase in phases if phase.name == "model"), began)
-    for label, seconds in step.operators:
-        yield _event(pid, _OPERATORS, label, at, at + seconds)
-        at += seconds
     for chunk in step.chunks:
         yield _event(pid, _ROWS + chunk.row, "decode" if chunk.is_decode else "prompt", began, ended, _said(chunk))
+
+
+def _of_operators(pid: int, steps: Sequence[TracedStep]) -> Iterator[Event]:
+    """Each step's begin where its model began, or where those before end: the model of a step that began early ran
+    beside the step before, and spans of one track must not overlap, as Perfetto then drops some."""
+    at = -math.inf
+    for step in steps:
+        phases = _own_phases(step)
+        if phases:
+            at = max(at, next((phase.began for phase in phases if phase.name == "model"), phases[0].began))
+            for label, seconds in step.operators:
+                yield _event(pid, _OPERATORS, label, at, at + seconds)
+                at += seconds
 
 
 def _said(chunk: TracedChunk) -> dict[str, int]:
@@ -62,6 +77,6 @@ def _said(chunk: TracedChunk) -> dict[str, int]:
 
 
 def _event(pid: int, tid: int, name: str, began: float, ended: float, args: Mapping[str, int] | None = None) -> Event:
-    times = {"ts": round(began * _MICROSECONDS, 3), "dur": round((ended - began) * _MICROSECONDS, 3)}
-    found: Event = {"ph": "X", "name": name, "pid": pid, "tid": tid, **times}
+    at, end = round(began * _MICROSECONDS, 3), round(ended * _MICROSECONDS, 3)  # so that it ends where the next begins
+    found: Event = {"ph": "X", "name": name, "pid": pid, "tid": tid, "ts": at, "dur": round(end - at, 3)}
     return found if args is None else {**found, "args": args}

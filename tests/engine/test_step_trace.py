@@ -1,5 +1,9 @@
 """The recorder of steps: what it keeps, where it ends, and the document for Perfetto."""
 
+from itertools import pairwise
+
+from msgspec.structs import replace
+
 from appliance.engine.chrome_trace import chrome_trace
 from appliance.engine.profile import added_up
 from appliance.engine.step_trace import StepRecorder, StepTrace, TracedChunk, TracedPhase, TracedStep
@@ -36,6 +40,17 @@ def test_the_document_has_a_track_for_each_kind_of_span() -> None:
     assert document["otherData"] == {"steps_left_out": 4}
     titles = [each["args"]["name"] for each in document["traceEvents"] if each["name"] == "process_name"]
     assert titles == ["mine, replica 0", "mine, replica 1"]
+
+
+def test_spans_of_a_track_do_not_overlap() -> None:
+    # The model of the second step ran beside the first one, so its operators took more time than is left of it.
+    first = replace(STEP, operators=(("embed", 1.25), ("attention", 2.0)))
+    second = replace(STEP, phases=(TracedPhase("model", 4.5, 5.0),), operators=(("embed", 0.1 / 3), ("rope", 0.7 / 3)))
+    third = replace(second, phases=(TracedPhase("model", 9.0, 9.5),))
+    found = spans(3, StepTrace((first, second, third), num_dropped=0))
+    assert [name for name, _, _ in found] == ["embed", "attention", *["embed", "rope"] * 2]
+    assert [at for _, at, _ in found[::2]] == [2.5e6, 5.75e6, 9e6]
+    assert all(round(at + lasting, 3) <= later for (_, at, lasting), (_, later, _) in pairwise(found))
 
 
 def test_a_full_trace_keeps_what_it_has() -> None:
