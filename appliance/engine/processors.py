@@ -169,8 +169,11 @@ class RowProcessors:
                 raise ProcessorError(f"{each.name}: {type(error).__name__}: {error}") from error
             if answer.shape != logits.shape:
                 raise ProcessorError(f"{each.name} answered the shape {answer.shape}; logits are {logits.shape}")
-            if not (answer < np.inf).all():  # false for NaN too
+            largest = answer.max()  # NaN where any is
+            if not largest < np.inf:
                 raise ProcessorError(f"{each.name} answered logits that are NaN or infinite")
+            if largest == -np.inf:
+                raise ProcessorError(f"{each.name} excludes every token")
             logits = answer
         return logits
 
@@ -193,7 +196,10 @@ class RowProcessors:
 
 
 def _answer(run: Processor, tokens: list[int], start: int, logits: Row) -> Row:
-    return np.asarray(run(tokens[:start], tokens[start:], logits), np.float32)
+    answer = run(tokens[:start], tokens[start:], logits)
+    if answer is None:
+        raise TypeError("it returned None, and no logits")
+    return np.asarray(answer, np.float32)
 
 
 def _difference(before: Row, after: Row) -> Bias:

@@ -70,7 +70,7 @@ def _token_logprobs(sampled: SampledBatch, at: int, count: int) -> TokenLogprobs
 def _why_no_token(is_nan: bool) -> RowError:
     if is_nan:
         return RowError(ErrorKind.INTERNAL, "the model gave logits that are not numbers (NaN) for this sequence")
-    limits = "the constraint, allowed_token_ids, logit_bias, bad_words and min_tokens"
+    limits = "the constraint, allowed_token_ids, logit_bias, bad_words, min_tokens and logits processors"
     return RowError(ErrorKind.INVALID, f"no token may come next: {limits} exclude all")
 
 

@@ -48,6 +48,14 @@ def not_numbers(output: list[int], logits: Logits) -> Logits:
     return logits * np.float32(np.nan)
 
 
+def forgets(output: list[int], logits: Logits) -> None:
+    logits[0] = 0.0
+
+
+def forbids_all(output: list[int], logits: Logits) -> Logits:
+    return np.full_like(logits, -np.inf)
+
+
 def no_arguments() -> None: ...
 
 

@@ -72,6 +72,8 @@ def test_neighbours_are_what_they_are_alone() -> None:
         ("fails_late", "LookupError: no fourth token"),
         ("short", "answered the shape"),
         ("not_numbers", "NaN or infinite"),
+        ("forgets", "it returned None"),
+        ("forbids_all", "excludes every token"),
     ],
 )
 def test_one_that_fails_ends_its_request_alone(name: str, words: str) -> None:
