@@ -28,7 +28,7 @@ def weight_update(
     path: str | Path | None, tensors: Tensors | None, *, sha256: str | None, abort: bool, flush_cache: bool
 ) -> WeightUpdate:
     """Returns what the engine is asked for. Raises InvalidRequestError unless one of path and tensors is given, and for
-    a tensor of another type than float32, float16 or bfloat16."""
+    no tensors, or one that is none of float32, float16 or bfloat16."""
     if (path is None) == (tensors is None):
         raise InvalidRequestError("new weights are of a checkpoint or tensors: give one of path and tensors")
     if tensors is None:
@@ -38,11 +38,16 @@ def weight_update(
         raise InvalidRequestError("sha256 is the digest of a checkpoint, and tensors were given", param="sha256")
     items = tensors.items() if isinstance(tensors, Mapping) else tensors
     named = tuple(_named(name, tensor) for name, tensor in items)
+    if not named:
+        raise InvalidRequestError("no tensors were given, and no path", param="tensors")
     return WeightUpdate(tensors=named, abort=abort, flush_cache=flush_cache)
 
 
 def _named(name: str, tensor: Any) -> NamedTensor:
     """Takes arrays of NumPy and tensors of torch, on whatever device; torch itself is not imported."""
+    if not hasattr(tensor, "dtype"):
+        kinds = "an array of NumPy or a tensor of torch"
+        raise InvalidRequestError(f"{name} is of {type(tensor).__name__}, and not {kinds}", param="tensors")
     dtype = str(tensor.dtype).removeprefix("torch.")
     if dtype not in _DTYPES:
         allowed = ", ".join(_DTYPES)

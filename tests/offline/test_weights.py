@@ -70,6 +70,10 @@ def test_what_is_wrong_leaves_the_weights(own: LLM, model: Path, expected: dict[
         own.update_weights()
     with pytest.raises(InvalidRequestError, match="norm is of int64"):
         own.update_weights(tensors={"norm": np.zeros(4, np.int64)})
+    with pytest.raises(InvalidRequestError, match="norm is of list, and not an array"):
+        own.update_weights(tensors={"norm": [1.0]})
+    with pytest.raises(InvalidRequestError, match="no tensors were given"):
+        own.update_weights(tensors={})
     with pytest.raises(RequestFailedError, match="lm_head"):
         own.update_weights(tensors={"lm_head.weight": np.zeros((3, 4), np.float32)})
     assert texts(own) == expected[model]
