@@ -49,6 +49,13 @@ def state_dir() -> Path:
     return Path(get("XDG_STATE_HOME") or home() / ".local" / "state") / "appliance"
 
 
+def absolute_python_path() -> dict[str, str]:
+    """PYTHONPATH for a child with another working folder: its relative folders are those of this process. Nothing where
+    it is unset."""
+    folders = [each for each in (get("PYTHONPATH") or "").split(os.pathsep) if each]
+    return {"PYTHONPATH": os.pathsep.join(os.path.abspath(each) for each in folders)} if folders else {}
+
+
 def with_changes(**changes: str) -> dict[str, str]:
     """The environment of a child process: this one's with some variables set."""
     return {**os.environ, **changes}

@@ -5,7 +5,7 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 
-from appliance.base.environ import cache_dir, with_changes
+from appliance.base.environ import absolute_python_path, cache_dir, with_changes
 from appliance.base.errors import ApplyError
 from appliance.deploy.process import ProcessId, identify
 from appliance.deploy.state import Generation
@@ -45,7 +45,9 @@ def launch(
             pid = os.posix_spawn(
                 _SHELL,
                 [_SHELL, "-c", _GATE, "appliance", *command],
-                with_changes(PYTHONUNBUFFERED="1", APPLIANCE_CACHE=str(cache_dir().absolute())),
+                with_changes(
+                    PYTHONUNBUFFERED="1", APPLIANCE_CACHE=str(cache_dir().absolute()), **absolute_python_path()
+                ),
                 file_actions=[
                     (os.POSIX_SPAWN_DUP2, gate_end, 0),
                     (os.POSIX_SPAWN_DUP2, log.fileno(), 1),

@@ -22,6 +22,8 @@ from appliance.plan.types import EnginePlan
 from tests.deploy.applying import Heard, apply, ask, wanted
 from tests.server.harness import says, wait_until
 
+ROOT = Path(__file__).parents[2]
+
 
 def test_apply_starts_keeps_replaces_and_stops(state: DeploymentState, tmp_path: Path) -> None:
     heard = Heard()
@@ -110,12 +112,14 @@ def test_a_dead_server_is_replaced(state: DeploymentState, tmp_path: Path) -> No
 def test_folders_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("APPLIANCE_CACHE", "cache")
+    monkeypatch.setenv("PYTHONPATH", f"plugins::{ROOT}")
     state = DeploymentState(Path("state"), "scripted")
     state.create()
     result = apply(state, wanted(tmp_path / "a"))
     environment = Path(f"/proc/{result.current.process.pid}/environ").read_bytes().split(b"\0")
     stop(state, result.current, None)
     assert f"APPLIANCE_CACHE={tmp_path}/cache".encode() in environment
+    assert f"PYTHONPATH={tmp_path}/plugins:{ROOT}".encode() in environment
     assert (tmp_path / "state" / "scripted" / "generations" / "0001" / "status.jsonl").is_file()
 
 
