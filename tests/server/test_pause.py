@@ -127,7 +127,6 @@ def test_a_pause_ends_what_is_open_or_waits_for_it(server: Server) -> None:
     stream = Stream(server, 60).flows()
     post(server, "/pause?mode=wait&clear_cache=false")
     assert stream.end() == "length", "it is over when the pause has begun"
-    assert len(stream.ends) >= 60
     stream = Stream(server).flows() if post(server, "/resume") else stream
     post(server, "/pause?wait_for_inflight_requests=true")
     assert stream.end() == "length"
