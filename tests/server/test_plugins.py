@@ -54,6 +54,13 @@ def chat(server: Server, user: str, **more: Any) -> Any:
         return http.post("/v1/chat/completions", json=body, timeout=60).json()
 
 
+def streamed(server: Server, user: str) -> list[str]:
+    body = {"model": "scripted", "messages": [{"role": "user", "content": user}], "stream": True}
+    with server.http() as http:
+        text = http.post("/v1/chat/completions", json=body, timeout=60).text
+    return re.findall(r"^data: (.*)$", text, re.MULTILINE)
+
+
 def test_logits_processors_of_the_guide(written: Path) -> None:
     names = said("Logits processors")["decoding"]["logits_processors"]
     with running(written, Script(replies=[says("go", "hello")]), logits_processors=names) as server:
@@ -148,6 +155,9 @@ def test_a_format_that_fails_costs_its_own_request(tmp_path: Path, word: str, re
         bad = chat(server, "bad")
         assert bad["error"]["type"] == "server_error"
         assert "secret" not in str(bad)
+        events = streamed(server, "bad")
+        assert events[-1] == "[DONE]"
+        assert json.loads(events[-2])["error"] == bad["error"], "a stream that has begun says so too"
         assert chat(server, "good")["choices"][0]["message"]["content"] == "solid"
         wait_until(lambda: reason in server.log.read_text(), f"the log does not say {reason!r}")
 

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Protocol, Self
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from appliance.base.log import logger
 from appliance.plan.serving_types import HttpPlan
-from appliance.requests.errors import as_api_error, invalid
+from appliance.requests.errors import as_api_error, internal_error, invalid
 from appliance.requests.fields import GenerationFields
 from appliance.server.http.chunks import ChunkWriter, chunk_writer
 from appliance.server.output.answers import Answer
@@ -37,6 +38,7 @@ class AnswerSource(Protocol):
         """Raises RequestFailedError."""
 
 
+_log = logger("server")
 _MAX_REQUEST_ID = 128
 _EVENT_STREAM = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -127,11 +129,10 @@ class _EventStream(Response):
             self._stream.close()
 
     async def _send_events(self, send: "Send", scope: "Scope") -> None:
-        opening = self._answer.opening() + self._events(self._first)
-        if opening:
-            await send({"type": "http.response.body", "body": opening, "more_body": True})
-        writer = chunk_writer(scope)
         try:
+            if opening := self._answer.opening() + self._events(self._first):
+                await send({"type": "http.response.body", "body": opening, "more_body": True})
+            writer = chunk_writer(scope)
             if writer is not None and isinstance(self._stream, OutputStream):
                 await _Push(self._stream, writer, self._events).ended()
             else:
@@ -141,6 +142,11 @@ class _EventStream(Response):
             ending = self._answer.ending()
         except RequestFailedError as failure:
             ending = self._answer.failure(as_api_error(failure))
+        except (OSError, ClientDisconnect):
+            raise  # nobody reads on
+        except Exception as error:  # noqa: BLE001 - of a parser of the operator's own; the client is told of it
+            _log.error("a request failed", exc_info=error)
+            ending = self._answer.failure(internal_error())
         await send({"type": "http.response.body", "body": ending, "more_body": False})
 
     def _events(self, outputs: list[TextOutput]) -> bytes:
