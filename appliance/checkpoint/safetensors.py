@@ -27,6 +27,7 @@ class WeightFileHeader:
 
     tensors: tuple[TensorFacts, ...]  # in file order
     raw: bytes
+    metadata: object = None  # what its writer has said beside the tensors
 
 
 def read_header(root: Path, name: str) -> WeightFileHeader:
@@ -38,11 +39,11 @@ def read_header(root: Path, name: str) -> WeightFileHeader:
         raise CheckpointError(name, f"the header is not valid JSON: {error}") from error
     if not isinstance(entries, dict):
         raise CheckpointError(name, "the header is not a JSON object")
-    entries.pop("__metadata__", None)
+    metadata = entries.pop("__metadata__", None)
     tensors = [_tensor(name, tensor, entry, data_start) for tensor, entry in entries.items()]
     tensors.sort(key=lambda tensor: (tensor.offset_bytes, tensor.size_bytes))
     _check_coverage(name, tensors, data_start, file_size)
-    return WeightFileHeader(tuple(tensors), raw)
+    return WeightFileHeader(tuple(tensors), raw, metadata)
 
 
 def read_folder(root: Path) -> tuple[tuple[TensorFacts, ...], list[bytes]]:

@@ -54,6 +54,11 @@ def file_name(rank: int, part: int) -> str:
     return f"model-rank-{rank}-part-{part}.safetensors"
 
 
+def metadata_of(name: str) -> dict[str, str]:
+    """Returns what the header of a file says beside its tensors: ranks may have tensors of the same shapes."""
+    return {"name": name}
+
+
 def is_sharded(folder: Path) -> bool:
     return (folder / INDEX).is_file()
 

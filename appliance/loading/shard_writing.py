@@ -22,6 +22,7 @@ from appliance.checkpoint.sharded_state import (
     RankState,
     ShardedIndex,
     file_name,
+    metadata_of,
 )
 from appliance.checkpoint.storage import NUMPY_TYPES, SAFETENSORS_TYPES, stored_bytes
 from appliance.kernels.layout import CanonicalWeight
@@ -139,7 +140,7 @@ def _write_rank(folder: Path, rank: int, weights: Planned, progress: Progress) -
     total, done, files = sum(part[-1].end for part in parts), 0, dict[str, int]()
     for number, part in enumerate(parts):
         path = folder / file_name(rank, number)
-        header = _header(part)
+        header = _header(part, metadata_of(path.name))
         size = len(header) + part[-1].end
         with path.open("xb") as file:
             os.posix_fallocate(file.fileno(), 0, size)  # a full disk is found before anything is translated
@@ -166,7 +167,7 @@ def _parts(weights: Planned) -> Iterator[list[_Place]]:
         yield part
 
 
-def _header(places: list[_Place]) -> bytes:
+def _header(places: list[_Place], metadata: dict[str, str]) -> bytes:
     """Returns the header of a file of safetensors, padded so that what follows is aligned."""
     entries = {
         each.array.tensor: {
@@ -176,7 +177,7 @@ def _header(places: list[_Place]) -> bytes:
         }
         for each in places
     }
-    text = json.dumps(entries, separators=(",", ":")).encode()
+    text = json.dumps({"__metadata__": metadata, **entries}, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
 

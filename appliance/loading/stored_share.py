@@ -12,7 +12,7 @@ from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import ModelFacts, TensorFacts
 from appliance.checkpoint.reader import TensorReader
 from appliance.checkpoint.safetensors import read_header
-from appliance.checkpoint.sharded_state import INDEX, WRITE_HINT, RankState, read_index
+from appliance.checkpoint.sharded_state import INDEX, WRITE_HINT, RankState, metadata_of, read_index
 from appliance.kernels.layout import CanonicalWeight, WeightPieces
 from appliance.loading.stored_form import Planned, stored_arrays, stored_names, stored_weight
 from appliance.loading.weights import Progress
@@ -102,7 +102,8 @@ class StoredShare(WeightPieces):
 
 
 def _tensors(root: Path, state: RankState) -> Iterator[TensorFacts]:
-    """Yields the tensors of a rank's files. Raises CheckpointError if one has another size than it was written with."""
+    """Yields the tensors of a rank's files. Raises CheckpointError if one has another size than it was written with,
+    or was written under another name."""
     for name, size in state.files.items():
         try:
             found = (root / name).stat().st_size
@@ -110,7 +111,10 @@ def _tensors(root: Path, state: RankState) -> Iterator[TensorFacts]:
             raise CheckpointError(name, f"cannot be read: {error.strerror}", WRITE_HINT) from error
         if found != size:
             raise CheckpointError(name, f"has {found} bytes, and was written with {size}", "copy it again")
-        yield from read_header(root, name).tensors
+        header = read_header(root, name)
+        if header.metadata != metadata_of(name):
+            raise CheckpointError(name, "is another file than was written under this name", "copy it again")
+        yield from header.tensors
 
 
 def _check(planned: Planned, tensors: Mapping[str, TensorFacts]) -> None:
