@@ -192,10 +192,11 @@ def check(found: Answers, expected: Answers, trace: Sequence[Due], aborted: set[
 def check_variety(stats: Sequence[EngineStats], overrides: Sequence[str]) -> None:
     """Checks that the engines met what they were made for."""
     assert sum(each.prefix_hits for each in stats) > 0
-    assert sum(each.num_preemptions for each in stats) > 0 or not set(FEW) <= set(overrides)
     drafts = [method for each in stats if each.speculation for method in each.speculation.methods.values()]
     has_drafts = any(each.startswith("speculative.") for each in overrides)
     assert (sum(each.accepted_tokens for each in drafts) > 0) == has_drafts
+    if set(FEW) <= set(overrides) and not has_drafts:  # drafts may end answers before another needs their blocks
+        assert sum(each.num_preemptions for each in stats) > 0
     swaps = sum(each.swap.num_loaded for each in stats if each.swap is not None)
     assert (swaps > 0) == (SWAP in overrides)
 
