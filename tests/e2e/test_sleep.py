@@ -45,9 +45,10 @@ def server(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Iterator[Se
 
 
 def own_bytes(pid: int) -> int:
-    """The memory of a process, with its share of what others have as well (proc(5), smaps_rollup: Pss)."""
+    """The memory that a process alone has (proc(5), smaps_rollup): its share of libraries changes as others come and
+    go."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) << 10
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) << 10
 
 
 def settled(server: Server) -> int:
