@@ -207,7 +207,8 @@ class Front(threading.Thread):
 
     def _beat(self) -> None:
         pulse = self._pulse()
-        step, since, now = pulse.step, pulse.since, self._clock()  # in this order: no step gets an earlier one's age
+        # In this order: no step gets an earlier one's age.
+        step, since, now = pulse.step, pulse.since or pulse.turn, self._clock()
         frame = encode(Heartbeat(now, step, now - since if since else 0.0, pulse.is_paused))
         for client in tuple(self._clients):
             self._send(client, frame)

@@ -164,8 +164,10 @@ class ServedEngine:
     def _serve(self, loop: EngineLoop) -> None:
         while not loop.stopped:
             self._take_in(loop)
+            loop.pulse.turn = time.monotonic()  # it may hang before and after its step as well
             self._front.emit(loop.step())
             self._front.emit(loop.drained())
+            loop.pulse.turn = 0.0
             if self._deadline is not None and (not loop.has_work or time.monotonic() >= self._deadline):
                 return
 
