@@ -5,6 +5,7 @@ import queue
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import msgspec
 import pytest
 
 from appliance.engine.boot import boot
+from appliance.engine.core.scheduler import Scheduler
 from appliance.engine.front import Intake
 from appliance.engine.messages import (
     AbortRequest,
@@ -30,6 +32,7 @@ from appliance.engine.messages import (
 )
 from appliance.engine.process import EXIT_DEAD, EXIT_NOT_STARTED, ServedEngine
 from appliance.engine.scripted import Reply, Script
+from appliance.engine.step import StepPlan
 from appliance.plan.boot import BootReport
 
 from .client import PATIENCE_S, Client, command, engine, write_plan
@@ -172,6 +175,32 @@ def test_a_hung_step_shows_in_heartbeats(tmp_path: Path) -> None:
         first = client.wait_for(Heartbeat, lambda beat: beat.step == 2 and beat.step_seconds > 0.1)
         later = client.wait_for(Heartbeat, lambda beat: beat.step_seconds > first.step_seconds + 0.1)
         assert later.step == 2
+
+
+def test_a_loop_that_hangs_between_steps_shows_in_heartbeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hang, schedule = threading.Event(), Scheduler.schedule
+
+    def hung(self: Scheduler, *, goes_on: bool = False) -> StepPlan | None:
+        assert hang.wait(PATIENCE_S)
+        return schedule(self, goes_on=goes_on)
+
+    monkeypatch.setattr(Scheduler, "schedule", hung)
+    endpoint = f"ipc://{tmp_path}/engine.sock"
+    served = ServedEngine(scripted_plan(tmp_path), endpoint, None, heartbeat_s=0.05)
+    thread = threading.Thread(target=served.run)
+    thread.start()
+    with Client(endpoint) as client:
+        client.ready()
+        assert client.wait_for(Heartbeat).step_seconds == 0.0
+        client.send(generate("stuck", [1], 2))
+        first = client.wait_for(Heartbeat, lambda beat: beat.step_seconds > 0.1)
+        assert client.wait_for(Heartbeat, lambda beat: beat.step_seconds > first.step_seconds + 0.1).step == 0
+        hang.set()
+        assert list(client.outputs("stuck"))
+        assert client.wait_for(Heartbeat, lambda beat: beat.step_seconds == 0.0)
+        client.send(UtilityRequest(call_id="end", method="shutdown"))
+        thread.join(PATIENCE_S)
+    assert not thread.is_alive()
 
 
 def test_terminate_drains_then_exits_cleanly(tmp_path: Path) -> None:
