@@ -4,6 +4,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from appliance.base.environ import absolute_python_path, cache_dir, with_changes
 from appliance.base.errors import ApplyError
@@ -53,6 +54,7 @@ def launch(
                     (os.POSIX_SPAWN_DUP2, log.fileno(), 1),
                     (os.POSIX_SPAWN_DUP2, log.fileno(), 2),
                     *inherited,
+                    *[(os.POSIX_SPAWN_CLOSE, each) for each in _handed_down() if each not in (0, 1, 2, _LISTENER)],
                 ],
                 setsid=True,
             )
@@ -67,6 +69,17 @@ def launch(
         os.close(gate_end)
         os.close(our_end)
     return process
+
+
+def _handed_down() -> list[int]:
+    """Returns the descriptors that a child would have of us: a server that kept a caller's pipe open would have its
+    reader wait as long as it serves."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # that of the listing is closed by now
+            if os.get_inheritable(int(name)):
+                found.append(int(name))
+    return found
 
 
 def reap(process: ProcessId) -> None:
