@@ -154,11 +154,21 @@ def test_a_client_that_leaves_ends_what_is_kept(server: Server) -> None:
         ("/pause?wait_for_inflight_requests=2", "wait_for_inflight_requests"),
         ("/pause?mode=keep&engine=0", "engine"),
         ("/resume?engine=0", "engine"),
+        ("/pause?how=keep", "how"),
+        ("/resume?mode=keep", "mode"),
     ],
 )
 def test_what_is_wrong_is_named(path: str, param: str, server: Server) -> None:
     assert post(server, path, 400)["error"]["param"] == param
     assert get(server, "/is_paused")["is_paused"] is False
+
+
+def test_a_mode_in_a_body_is_not_taken_for_the_default(server: Server) -> None:
+    with server.http() as http:
+        told = http.post("/pause", json={"mode": "keep"})
+        assert (told.status_code, get(server, "/is_paused")["is_paused"]) == (400, False)
+        assert "its parameters are in the query" in told.json()["error"]["message"]
+        assert http.post("/resume", json={}).status_code == 200
 
 
 def test_a_server_that_is_paused_ends_at_once_and_what_waits_fails(tmp_path: Path) -> None:

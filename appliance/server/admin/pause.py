@@ -13,6 +13,7 @@ from starlette.responses import Response
 from appliance.engine.messages import EngineStats
 from appliance.engine.pause_messages import PAUSE_MODES, PauseMode
 from appliance.requests.errors import ApiError
+from appliance.server.admin.query import check_query
 from appliance.server.http.callers import check_unlimited
 from appliance.server.state import ServerState
 
@@ -22,7 +23,7 @@ _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 async def pause(state: ServerState, request: Request) -> Response:
     """Holds requests back: mode=abort (default) ends open ones, mode=wait lets them end, mode=keep stops them."""
     check_unlimited()
-    _check_engines(request)
+    _check(request, "mode", "wait_for_inflight_requests", "clear_cache")
     mode = mode_of(request)
     clears = _truth(request, "clear_cache", default=True)
     await asyncio.gather(*(each.pause(mode, clears_cache=clears) for each in state.client.engines))
@@ -32,7 +33,7 @@ async def pause(state: ServerState, request: Request) -> Response:
 async def resume(state: ServerState, request: Request) -> Response:
     """Lets requests run on; those that came meanwhile are answered now."""
     check_unlimited()
-    _check_engines(request)
+    _check(request)
     await asyncio.gather(*(each.resume() for each in state.client.engines))
     return _answer({"status": "resumed"})
 
@@ -61,11 +62,13 @@ def mode_of(request: Request) -> PauseMode:
     raise ApiError(400, f"mode has to be {', '.join(PAUSE_MODES)}, not {given!r}", param="mode")
 
 
-def _check_engines(request: Request) -> None:
-    """Raises ApiError for a request that names engines: it would hold back more than it asks for."""
+def _check(request: Request, *known: str) -> None:
+    """Raises ApiError for a request that names engines, as it would hold back more than it asks for, and for what
+    `check_query` refuses."""
     if "engine" in request.query_params:
         message = "pauses are of all engines; POST /sleep?level=0&engine=N pauses one"
         raise ApiError(400, message, param="engine")
+    check_query(request, *known)
 
 
 def _truth(request: Request, name: str, *, default: bool) -> bool:

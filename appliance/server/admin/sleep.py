@@ -17,6 +17,7 @@ from appliance.engine.pause_messages import PauseMode
 from appliance.engine.sleep_messages import SLEEP_TAGS, SleepLevel, SleepStats, SleepTag
 from appliance.requests.errors import ApiError
 from appliance.server.admin.pause import mode_of
+from appliance.server.admin.query import check_query
 from appliance.server.state import ServerState
 from appliance.service.client import EngineClient
 from appliance.service.errors import RequestFailedError
@@ -27,6 +28,7 @@ _SCHEDULING: Final = "scheduling"  # vLLM's tag for what level=0 holds back
 async def sleep(state: ServerState, request: Request) -> Response:
     """Aborts open requests and gives memory back. level=1 (default) keeps the weights on the host, level=2 nothing;
     level=0 pauses, as mode says."""
+    check_query(request, "level", "mode", "wait_for_inflight_requests", "engine")
     level = request.query_params.get("level", "1")
     if level == "0":
         pause_mode = mode_of(request)
@@ -42,6 +44,7 @@ async def sleep(state: ServerState, request: Request) -> Response:
 
 async def wake_up(state: ServerState, request: Request) -> Response:
     """Brings parts back: tags=weights, tags=kv_cache, all without any; tags=scheduling, and none, end a pause too."""
+    check_query(request, "tags", "engine")
     tags = request.query_params.getlist("tags")
     if unknown := [tag for tag in tags if tag not in (*SLEEP_TAGS, _SCHEDULING)]:
         raise ApiError(400, f"tags are {', '.join((*SLEEP_TAGS, _SCHEDULING))}, not {unknown[0]!r}", param="tags")
