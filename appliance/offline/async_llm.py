@@ -119,9 +119,7 @@ class AsyncLLM:
     async def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
         """Forgets cached prefixes: see LLM.reset_prefix_cache."""
         return await self._on_loop(
-            lambda: calls.reset_prefix_cache(
-                self._session, preempts=reset_running_requests, resets_connector=reset_connector
-            )
+            lambda: calls.reset_prefix_cache(self._session, reset_running_requests, reset_connector)
         )
 
     async def get_metrics(self) -> list[EngineFigure]:

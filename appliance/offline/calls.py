@@ -20,7 +20,7 @@ from appliance.service.trace_files import write_trace
 _SCHEDULING: Final = "scheduling"  # vLLM's tag for what level 0 of a sleep holds back
 
 
-async def reset_prefix_cache(session: Session, *, preempts: bool, resets_connector: bool) -> bool:
+async def reset_prefix_cache(session: Session, preempts: bool, resets_connector: bool) -> bool:
     """preempts: what runs gives its blocks back first, and is computed again. Raises NotHereError: there is no
     connector to other caches."""
     if resets_connector:

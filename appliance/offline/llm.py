@@ -251,9 +251,7 @@ class LLM:
         """Forgets cached prefixes; False while any block is in use. reset_running_requests: what runs gives its blocks
         back first, and is computed again."""
         return self._session.run(
-            lambda: calls.reset_prefix_cache(
-                self._session, preempts=reset_running_requests, resets_connector=reset_connector
-            )
+            lambda: calls.reset_prefix_cache(self._session, reset_running_requests, reset_connector)
         )
 
     def get_metrics(self) -> list[EngineFigure]:

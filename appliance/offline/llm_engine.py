@@ -151,16 +151,13 @@ class LLMEngine:
         return OfflineTokenizer(self._session)
 
     def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
-        """Forgets cached prefixes; False while any block is in use. reset_running_requests: what runs gives its blocks
-        back first, and is computed again."""
+        """Forgets cached prefixes: see LLM.reset_prefix_cache."""
         return self._session.run(
-            lambda: calls.reset_prefix_cache(
-                self._session, preempts=reset_running_requests, resets_connector=reset_connector
-            )
+            lambda: calls.reset_prefix_cache(self._session, reset_running_requests, reset_connector)
         )
 
     def get_metrics(self) -> list[EngineFigure]:
-        """Returns the figures so far, as `/metrics` of a server has them."""
+        """Returns the figures so far: see LLM.get_metrics."""
         return self._session.run(lambda: calls.get_metrics(self._session))
 
     def sleep(self, level: int = 1, mode: str = "abort") -> None:

@@ -6,18 +6,13 @@ import pytest
 
 from appliance.base.errors import ExitCode
 from appliance.cli.app import main
-from tests.e2e.served import make_random_model
-from tests.loading.by_rank import SPEC
+from tests.loading.by_rank import random_spec
 
 
 @pytest.fixture
 def words(tmp_path: Path) -> list[str]:
     """A command line without a key."""
-    (tmp_path / "model").mkdir()
-    make_random_model(tmp_path / "model")
-    spec = tmp_path / "spec.yaml"
-    spec.write_text(SPEC.format(source=tmp_path / "model"))
-    return ["serialize", str(spec), "--output", str(tmp_path / "new")]
+    return ["serialize", str(random_spec(tmp_path)), "--output", str(tmp_path / "new")]
 
 
 def test_it_says_what_it_wrote_and_how_to_serve_it(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:

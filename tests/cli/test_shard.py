@@ -7,9 +7,8 @@ import pytest
 
 from appliance.base.errors import ExitCode
 from appliance.cli.app import main
-from tests.e2e.served import make_random_model
 from tests.engine.test_rank_group import machine_with
-from tests.loading.by_rank import SPEC
+from tests.loading.by_rank import random_spec
 
 TENSOR = ("--set", "parallelism.tensor=2")
 
@@ -17,11 +16,7 @@ TENSOR = ("--set", "parallelism.tensor=2")
 @pytest.fixture
 def words(tmp_path: Path) -> list[str]:
     """A command line that lacks its folder."""
-    (tmp_path / "model").mkdir()
-    make_random_model(tmp_path / "model")
-    spec = tmp_path / "spec.yaml"
-    spec.write_text(SPEC.format(source=tmp_path / "model"))
-    return ["shard", str(spec), *TENSOR, "--hardware", machine_with(2, tmp_path), "--output"]
+    return ["shard", str(random_spec(tmp_path)), *TENSOR, "--hardware", machine_with(2, tmp_path), "--output"]
 
 
 def test_it_says_what_it_wrote(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ from appliance.loading.stored_form import Planned
 from appliance.loading.stored_share import StoredShare, open_share
 from appliance.loading.weights import DecoderWeights
 from appliance.plan.prepare import Prepared, prepare
+from tests.e2e.served import make_random_model
 from tests.engine.test_rank_group import machine_with
 
 SPEC = """
@@ -31,6 +32,15 @@ SHAPES = {
     "stages": ("parallelism.pipeline=2",),
     "both": ("parallelism.tensor=2", "parallelism.pipeline=2"),
 }
+
+
+def random_spec(folder: Path) -> Path:
+    """Writes a random model, and a spec that names it."""
+    (folder / "model").mkdir()
+    make_random_model(folder / "model")
+    spec = folder / "spec.yaml"
+    spec.write_text(SPEC.format(source=folder / "model"))
+    return spec
 
 
 def prepared_from(source: Path, folder: Path, *overrides: str) -> Prepared:
