@@ -100,9 +100,10 @@ def test_waiting_ends_with_a_reason_and_ends_the_server(state: DeploymentState, 
 
 def test_a_dead_server_is_replaced(state: DeploymentState, tmp_path: Path) -> None:
     first = apply(state, wanted(tmp_path / "a"))
-    engine = descendants(first.current.process)
-    os.kill(first.current.process.pid, signal.SIGKILL)
-    wait_until(lambda: not any(map(is_running, engine)), "the engine outlives its server")
+    server = first.current.process
+    processes = [server, *descendants(server)]
+    os.kill(server.pid, signal.SIGKILL)
+    wait_until(lambda: not any(map(is_running, processes)), "the engine outlives its server")
     seen = observe(state)
     assert seen.readiness is Readiness.DEAD
     assert "has ended" in seen.reason
