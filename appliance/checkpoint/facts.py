@@ -193,9 +193,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     header_sha256: str  # over every header byte from which the above was read
     family: Architecture | None = None  # of another package; None: the catalogue's, or none
     loader: LoaderChoice = NO_LOADER  # what reads the tensors, beside their format
-    shards: ShardFacts | None = (
-        None  # of a checkpoint that was written by rank: its files have other tensors than these
-    )
+    shards: ShardFacts | None = None  # of one that was written by rank: its files have other tensors than these
 
     @property
     def known(self) -> Architecture | None:

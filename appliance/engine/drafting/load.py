@@ -173,9 +173,7 @@ def _plan_of(draft: DraftModelPlan, plan: EnginePlan) -> EnginePlan:
         kept_layers=None,
     )
     loading = msgspec.structs.replace(plan.loading, checkpoint_sha256=None)
-    parallel = msgspec.structs.replace(
-        plan.parallel, tensor=1, expert=False
-    )  # each leader drafts alone, with all of it
+    parallel = msgspec.structs.replace(plan.parallel, tensor=1, expert=False)  # a leader drafts alone, with all of it
     kernels = msgspec.structs.replace(plan.kernels, screen_logits=False, streamed_layers=())
     return msgspec.structs.replace(
         plan,
