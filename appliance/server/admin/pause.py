@@ -5,14 +5,13 @@ Served where weights can be replaced or given back. All replicas are meant.
 
 import asyncio
 
-import msgspec
 import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from appliance.engine.messages import EngineStats
 from appliance.engine.pause_messages import PAUSE_MODES, PauseMode
 from appliance.requests.errors import ApiError
+from appliance.server.admin.asking import stats_of
 from appliance.server.admin.query import check_query
 from appliance.server.http.callers import check_unlimited
 from appliance.server.state import ServerState
@@ -40,12 +39,10 @@ async def resume(state: ServerState, request: Request) -> Response:
 
 async def is_paused(state: ServerState, request: Request) -> Response:
     """Answers whether any engine is paused, and how each is: by its mode, or null."""
-    engines = state.client.numbered_engines
-    told = await asyncio.gather(*(each.call("stats") for each in engines.values()))
-    modes = [msgspec.msgpack.decode(each, type=EngineStats).pause for each in told]
-    body: dict[str, object] = {"is_paused": any(modes), "mode": next(filter(None, modes), None)}
+    modes = {number: each.pause for number, each in (await stats_of(state.client.numbered_engines)).items()}
+    body: dict[str, object] = {"is_paused": any(modes.values()), "mode": next(filter(None, modes.values()), None)}
     if state.plan.parallel.replicas > 1:
-        body["engines"] = {str(number): mode for number, mode in zip(engines, modes, strict=True)}
+        body["engines"] = {str(number): mode for number, mode in modes.items()}
     return _answer(body)
 
 

@@ -16,6 +16,7 @@ from appliance.engine.messages import EngineStats, ErrorKind
 from appliance.engine.pause_messages import PauseMode
 from appliance.engine.sleep_messages import SLEEP_TAGS, SleepLevel, SleepStats, SleepTag
 from appliance.requests.errors import ApiError
+from appliance.server.admin.asking import stats_of
 from appliance.server.admin.pause import mode_of
 from appliance.server.admin.query import check_query
 from appliance.server.state import ServerState
@@ -32,14 +33,14 @@ async def sleep(state: ServerState, request: Request) -> Response:
     level = request.query_params.get("level", "1")
     if level == "0":
         pause_mode = mode_of(request)
-        return await _answer(state, request, lambda engine: _paused(engine, pause_mode))
+        return await _ask(state, request, lambda engine: _paused(engine, pause_mode))
     if level not in ("1", "2"):
         raise ApiError(400, f"level has to be 0, 1 or 2, not {level!r}", param="level")
     mode = request.query_params.get("mode", "abort")
     if mode != "abort":
         raise ApiError(400, f"mode has to be abort, not {mode!r}", param="mode")
     chosen: SleepLevel = 1 if level == "1" else 2
-    return await _answer(state, request, lambda engine: _slept(engine, chosen))
+    return await _ask(state, request, lambda engine: _slept(engine, chosen))
 
 
 async def wake_up(state: ServerState, request: Request) -> Response:
@@ -48,12 +49,13 @@ async def wake_up(state: ServerState, request: Request) -> Response:
     tags = request.query_params.getlist("tags")
     if unknown := [tag for tag in tags if tag not in (*SLEEP_TAGS, _SCHEDULING)]:
         raise ApiError(400, f"tags are {', '.join((*SLEEP_TAGS, _SCHEDULING))}, not {unknown[0]!r}", param="tags")
-    return await _answer(state, request, lambda engine: _woken(engine, tags))
+    return await _ask(state, request, lambda engine: _woken(engine, tags))
 
 
 async def is_sleeping(state: ServerState, request: Request) -> Response:
     """Answers true until every part is back, with the level and the seconds of the last sleep and of waking."""
-    return await _answer(state, request, _stats)
+    told = await stats_of(_meant(state, request))
+    return _answer(state, {number: each.sleep or SleepStats() for number, each in told.items()})
 
 
 async def _slept(engine: EngineClient, level: SleepLevel) -> msgspec.Raw:
@@ -85,13 +87,16 @@ async def _stats(engine: EngineClient) -> msgspec.Raw:
     return msgspec.Raw(msgspec.msgpack.encode(SleepStats() if stats is None else stats))
 
 
-async def _answer(
-    state: ServerState, request: Request, ask: Callable[[EngineClient], Awaitable[msgspec.Raw]]
-) -> Response:
-    """Asks the engines that are meant. Those parts sleep that sleep in any, and seconds are those of the slowest."""
+async def _ask(state: ServerState, request: Request, ask: Callable[[EngineClient], Awaitable[msgspec.Raw]]) -> Response:
+    """Asks the engines that are meant, and answers what each then says."""
     engines = _meant(state, request)
     told = await asyncio.gather(*map(ask, engines.values()))
     found = {number: msgspec.msgpack.decode(each, type=SleepStats) for number, each in zip(engines, told, strict=True)}
+    return _answer(state, found)
+
+
+def _answer(state: ServerState, found: Mapping[int, SleepStats]) -> Response:
+    """Those parts sleep that sleep in any, and seconds are those of the slowest."""
     body: dict[str, object] = _body(
         SleepStats(
             asleep=tuple(tag for tag in SLEEP_TAGS if any(tag in each.asleep for each in found.values())),

@@ -3,7 +3,6 @@
 Served where `model.weight_update_paths` names folders for checkpoints.
 """
 
-import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -13,10 +12,11 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from appliance.engine.messages import EngineStats, ErrorKind
+from appliance.engine.messages import ErrorKind
 from appliance.engine.weight_messages import WeightStats, WeightUpdate
 from appliance.requests.adapters import is_allowed
 from appliance.requests.errors import ApiError, invalid
+from appliance.server.admin.asking import stats_of
 from appliance.server.http.bodies import json_decoder, read_fields
 from appliance.server.http.callers import check_unlimited
 from appliance.server.state import ServerState
@@ -70,10 +70,8 @@ async def update_weights_from_disk(state: ServerState, request: Request) -> Resp
 
 async def get_weight_version(state: ServerState, request: Request) -> Response:
     """The version of the weights that serve now: 0 are those of the plan."""
-    engines = state.client.numbered_engines
-    told = await asyncio.gather(*(each.call("stats") for each in engines.values()))
-    stats = [msgspec.msgpack.decode(each, type=EngineStats).weights or WeightStats() for each in told]
-    return _answer(_of_all(state, dict(zip(engines, stats, strict=True))))
+    told = await stats_of(state.client.numbered_engines)
+    return _answer(_of_all(state, {number: each.weights or WeightStats() for number, each in told.items()}))
 
 
 def _of_all(state: ServerState, found: Mapping[int, WeightStats]) -> dict[str, object]:
