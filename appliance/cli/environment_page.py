@@ -9,6 +9,10 @@ _OTHERS: Final = (
     ("`APPLIANCE__SECTION__FIELD`", "overrides a field of the spec, as `--set section.field=value` does"),
     ("any that a spec names", "`${env:NAME}` in a value of a spec"),
     ("`APPLIANCE_RANKS_TOKEN`", "the secret by which ranks of several machines know one another, the same on all"),
+    (
+        "`PYTHONPATH`",
+        "where plug-ins are looked for; relative folders are those of the command, also in the server that it starts",
+    ),
     ("`HOME`, `XDG_STATE_HOME`, `XDG_CACHE_HOME`", "where the two folders are by default"),
     (
         "`CUDA_VISIBLE_DEVICES`; `ROCR_VISIBLE_DEVICES`, `HIP_VISIBLE_DEVICES`",
