@@ -153,7 +153,7 @@ class AdapterChanges:
     def _serve(self, change: _Change) -> Answer:
         adapters = change.message.adapters
         pinned = {each.sha256 for each in adapters if each.pinned}
-        served = {each.name: ServedAdapter(each.sha256, each.scale, each.name) for each in adapters}
+        served = {each.name: ServedAdapter(each.sha256, each.scale, each.name, each.rank) for each in adapters}
         self._scheduler.adapters.serve(served, pinned)
         known = self._reports | change.reports
         self._reports = {each.sha256: known[each.sha256] for each in adapters}

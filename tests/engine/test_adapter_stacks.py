@@ -72,10 +72,9 @@ def test_a_digest_names_its_parts() -> None:
 
 
 def slots() -> AdapterSlots:
-    made = AdapterSlots(2)
-    made.serve(
-        {"a": ServedAdapter("aa", 1.0, "a"), "b": ServedAdapter("bb", 0.5, "b"), "c": ServedAdapter("cc", 1, "c")}
-    )
+    made = AdapterSlots(2, max_rank=12)
+    names = (("a", "aa", 1.0, 4), ("b", "bb", 0.5, 8), ("c", "cc", 1.0, 1))
+    made.serve({name: ServedAdapter(digest, scale, name, rank) for name, digest, scale, rank in names})
     return made
 
 
@@ -85,10 +84,18 @@ def test_requests_find_stacks_by_name() -> None:
     assert found == made.find("a", 2.0, [("b", 0.5)])._replace(name="b")  # type: ignore[union-attr]
     assert found is not None
     assert parts_of(found.sha256) == (StackPart("aa", 2.0), StackPart("bb", 0.5))
-    assert made.find("a", None, [("b", 0.0)]) == ServedAdapter("aa", 1.0, "a")
+    assert made.find("a", None, [("b", 0.0)]) == ServedAdapter("aa", 1.0, "a", 4)
     assert made.find("a", 0.0, [("b", 0.0)]) is None
     with pytest.raises(Refusal, match="'d' is not served"):
         made.find("a", None, [("d", 1.0)])
+
+
+def test_a_stack_that_is_too_large_for_a_slot_is_refused() -> None:
+    made = slots()
+    assert made.find("a", None, [("b", None)]) is not None  # rank 12, as many as a slot has
+    assert made.find("a", None, [("b", None), ("c", 0.0)]) is not None
+    with pytest.raises(Refusal, match=r"rank 13 together, and slots are for 12 \(lora.max_rank\)"):
+        made.find("a", None, [("b", None), ("c", None)])
 
 
 def test_a_stack_has_a_slot_and_keeps_its_parts() -> None:

@@ -17,6 +17,7 @@ class ServedAdapter(NamedTuple):
     sha256: str
     scale: float = 1.0
     name: str = ""  # by which requests find it; figures are counted by it
+    rank: int = 0  # the highest of its maps
 
     @property
     def namespace(self) -> str:
@@ -32,8 +33,8 @@ class AdapterSlots:
     while all of these are in use.
     """
 
-    def __init__(self, max_loras: int) -> None:
-        self.max_loras = max_loras
+    def __init__(self, max_loras: int, max_rank: int = 0) -> None:
+        self.max_loras, self.max_rank = max_loras, max_rank
         self.num_slots = num_adapter_slots(max_loras)
         self.served: Mapping[str, ServedAdapter] = {}  # by name
         self.pinned: Collection[str] = frozenset()  # digests
@@ -55,12 +56,17 @@ class AdapterSlots:
         self, name: str | None, scale: float | None = None, also: Sequence[tuple[str, float | None]] = ()
     ) -> ServedAdapter | None:
         """Returns the adapter of a name, with another scale if one is given; None for none, and for the scale 0. also:
-        further names and scales, with which it makes a stack. Raises Refusal if one is not served."""
+        further names and scales, with which it makes a stack. Raises Refusal if one is not served, or if a slot is too
+        small for the stack."""
         if name is None:
             return None
         chosen = [found for each in ((name, scale), *also) if (found := self._find(*each)).scale]
         if len(chosen) < 2:
             return chosen[0] if chosen else None
+        # The front has asked the same, and an adapter may have got another rank since.
+        if (rank := sum(each.rank for each in chosen)) > self.max_rank:
+            message = f"these adapters have rank {rank} together, and slots are for {self.max_rank} (lora.max_rank)"
+            raise Refusal(ErrorKind.INVALID, "lora", message)
         parts = sorted(StackPart(each.sha256, each.scale) for each in chosen)
         return ServedAdapter(stack_digest(parts), name=chosen[0].name)
 

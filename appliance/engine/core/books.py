@@ -36,7 +36,7 @@ class Books:
             draft_states=_draft_states(config),
         )
         self.swap = _swap_space(config, self.kv)
-        self.adapters = AdapterSlots(config.max_loras)
+        self.adapters = AdapterSlots(config.max_loras, config.max_lora_rank)
         self.requests: dict[RequestKey, Request] = {}
         self.running: list[Sequence] = []
         self.by_row: list[Sequence | None] = [None] * config.max_num_seqs

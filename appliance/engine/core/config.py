@@ -41,6 +41,7 @@ class SchedulerConfig:
     speculation: SpeculationCaps | None = None  # max_num_sampled beyond max_num_seqs is then for drafts
     expert_reads: ExpertReads | None = None  # of a model with experts, to presume what drafts cost
     max_loras: int = 0  # adapters of the sequences that run
+    max_lora_rank: int = 0  # of an adapter, or of several together
     num_swap_places: int = 0  # of host memory, for blocks of preempted sequences; 0: these are computed again
     num_state_places: int = 0  # how many of these the recurrent states of a sequence take
     swap_place_bytes: int = 0
@@ -108,6 +109,7 @@ class SchedulerConfig:
             speculation=SpeculationCaps.of(plan.speculation),
             expert_reads=_expert_reads(plan),
             max_loras=0 if plan.adapters is None else plan.adapters.max_loras,
+            max_lora_rank=0 if plan.adapters is None else plan.adapters.max_rank,
             num_swap_places=0 if plan.cache.swap is None else plan.cache.swap.num_places,
             num_state_places=0 if plan.cache.swap is None else plan.cache.swap.num_state_places,
             swap_place_bytes=0 if plan.cache.swap is None else plan.cache.swap.place_bytes,
