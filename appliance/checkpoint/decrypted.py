@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from appliance.checkpoint.errors import CheckpointError
+from appliance.checkpoint.errors import CheckpointError, SealedError
 from appliance.checkpoint.facts import TensorFacts
 from appliance.checkpoint.last_read import LastRead
 from appliance.checkpoint.loader_choice import CheckpointKey
@@ -95,6 +95,6 @@ def _read(descriptor: int, start: int, size: int) -> bytes:
     return b"".join(parts)
 
 
-def _wrong(tensor: TensorFacts) -> CheckpointError:
+def _wrong(tensor: TensorFacts) -> SealedError:
     problem = f"tensor {tensor.name!r} cannot be opened: the key is another one, or its bytes were changed"
-    return CheckpointError(tensor.file, problem, "give the key that the file was written with, or pull it again")
+    return SealedError(tensor.file, problem, "give the key that the file was written with, or pull it again")

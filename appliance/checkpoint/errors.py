@@ -12,5 +12,9 @@ class CheckpointError(ApplianceError):
         self.problem = problem
 
 
+class SealedError(CheckpointError):
+    """An encrypted tensor cannot be opened with the key that is given; no new attempt would."""
+
+
 class CacheError(CheckpointError):
     """The folder that keeps checkpoints cannot be used; another place to fetch from would not help."""

@@ -20,6 +20,7 @@ from appliance.base.errors import ApplianceError
 from appliance.base.log import configure, fields, logger
 from appliance.base.plugins import PluginError
 from appliance.base.sockets import remove_orphan
+from appliance.checkpoint.errors import SealedError
 from appliance.engine.backend import PlanMismatchError
 from appliance.engine.boot import boot, process_age_s
 from appliance.engine.front import ClientGone, DrainAndStop, Front, Intake, ModelLost, StepWanted
@@ -38,8 +39,8 @@ _log = logger("engine")
 
 EXIT_DEAD = 1
 EXIT_NOT_STARTED = 2
-# A library to build, a plan to make again, a plug-in to mend: no new start heals them.
-LASTING = (KernelSetError, PlanMismatchError, PluginError)
+# A library to build, a plan to make again, a plug-in to mend, another key: no new start heals them.
+LASTING = (KernelSetError, PlanMismatchError, PluginError, SealedError)
 HEARTBEAT_S = 0.5
 SWITCH_INTERVAL_S = 0.0005  # how long the front may hold the GIL while the loop waits for it
 

@@ -41,6 +41,9 @@ OTHER_ABI = Start(
 OTHER_CHECKPOINT = Start(
     "from appliance.engine.backend import PlanMismatchError", "raise PlanMismatchError('not what was planned')"
 )
+OTHER_KEY = Start(
+    "from appliance.checkpoint.errors import SealedError", "raise SealedError('it', 'has another key', 'find it')"
+)
 NO_MEMORY = Start("", "raise MemoryError('for now')")
 
 
@@ -61,8 +64,12 @@ async def failed(folder: Path, start: Start) -> Health:
 
 @pytest.mark.parametrize(
     ("start", "says"),
-    [(OTHER_ABI, ["ABI version", "pip install -e ."]), (OTHER_CHECKPOINT, ["not what was planned"])],
-    ids=["ABI", "checkpoint"],
+    [
+        (OTHER_ABI, ["ABI version", "pip install -e ."]),
+        (OTHER_CHECKPOINT, ["not what was planned"]),
+        (OTHER_KEY, ["it: has another key; find it"]),
+    ],
+    ids=["ABI", "checkpoint", "key"],
 )
 async def test_what_no_new_start_heals_fails_at_once(tmp_path: Path, start: Start, says: list[str]) -> None:
     health = await failed(tmp_path, start)

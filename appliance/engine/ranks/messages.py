@@ -224,11 +224,10 @@ class RankStaged(msgspec.Struct, frozen=True, tag=True):
 
 
 class RankEnded(msgspec.Struct, frozen=True, tag=True):
-    """The rank ends. is_lasting: a new start would fail alike. blames_other: since another rank is gone or late."""
+    """The rank ends. blames_other: since another rank is gone or late."""
 
     reason: str
     hint: str = ""
-    is_lasting: bool = False
     blames_other: bool = False
 
 
