@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from appliance.base.disk import remedy
+from appliance.base.errors import ExitCode
 from appliance.checkpoint.decrypted import DecryptedTensors
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import TensorFacts
@@ -35,6 +36,12 @@ class Stored(NamedTuple):
     key: CheckpointKey | None = None
 
 
+class TakenFolderError(CheckpointError):
+    """The folder to be written has something in it."""
+
+    exit_code = ExitCode.INVALID
+
+
 def serialize(stored: Stored, target: Path, key: CheckpointKey | None, progress: Progress) -> tuple[TensorFacts, ...]:
     """Makes the folder `target`, which must not be there or be empty, of a checkpoint. It is there whole or not at
     all. key: encrypts the tensors; the files beside them stay plain.
@@ -44,7 +51,7 @@ def serialize(stored: Stored, target: Path, key: CheckpointKey | None, progress:
     sealer = None if key is None else Sealer(key)
     tensors = _tensors(stored)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise CheckpointError(target.name, "is there already, and not empty", "name another folder")
+        raise TakenFolderError(target.name, "is there already, and not empty", "name another folder")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as partial:

@@ -29,3 +29,12 @@ def test_a_file_that_is_not_there_is_named_with_its_option(
     assert main([*words, option, str(tmp_path / "none")]) == ExitCode.INVALID
     assert capsys.readouterr().err == f"error: {option}: there is no file {tmp_path / 'none'}\n"
     assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_with_something_in_it_is_refused_like_other_words(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "file").touch()
+    assert main(words) == ExitCode.INVALID
+    assert "is there already, and not empty\n  hint: name another folder" in capsys.readouterr().err
