@@ -7,11 +7,12 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from appliance.base.disk import remedy
 from appliance.engine.messages import EngineStats
 from appliance.engine.pause_messages import PAUSE_MODES
 from appliance.engine.profile import EngineProfile
 from appliance.engine.sleep_messages import SLEEP_TAGS, SleepLevel, SleepTag
-from appliance.offline.errors import InvalidRequestError, NotHereError
+from appliance.offline.errors import InvalidRequestError, NotHereError, TraceError
 from appliance.offline.metrics import EngineFigure, read_metrics
 from appliance.offline.session import Session
 from appliance.requests import extension
@@ -86,13 +87,17 @@ async def start_profile(session: Session) -> None:
 
 
 async def stop_profile(session: Session) -> list[EngineProfile]:
-    """Returns the profile of each engine that had begun one, and writes their traces. Raises OSError."""
+    """Returns the profile of each engine that had begun one, and writes their traces. Raises TraceError."""
     found: list[EngineProfile | None] = await session.call_engines(lambda engine: engine.stop_profile())
     profiles = [each for each in found if each is not None]
     traces = [each.trace for each in profiles if each.trace is not None]
     folder = session.plan.serving.routes.profiler_dir
     if traces and folder is not None:
-        await asyncio.to_thread(write_trace, Path(folder), session.plan.name, traces)
+        try:
+            await asyncio.to_thread(write_trace, Path(folder), session.plan.name, traces)
+        except OSError as error:
+            problem = f"a trace cannot be written to {folder}: {error.strerror}"
+            raise TraceError(problem, hint=remedy(error, "profiler_config")) from error
     return profiles
 
 

@@ -25,6 +25,10 @@ class NotHereError(ApplianceError, NotImplementedError):
     """Something of vLLM's API that this one does not have."""
 
 
+class TraceError(ApplianceError, OSError):
+    """A trace cannot be written to the folder that is planned for it."""
+
+
 @contextmanager
 def told() -> Iterator[None]:
     """Makes errors of a request Python's, and adds the hints of others to their tracebacks."""

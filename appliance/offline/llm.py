@@ -272,7 +272,10 @@ class LLM:
         self._session.run(lambda: calls.start_profile(self._session))
 
     def stop_profile(self) -> list[EngineProfile]:
-        """Returns what each engine did since `start_profile`, and writes a trace into the folder of profiler_config."""
+        """Returns what each engine did since `start_profile`, and writes a trace into the folder of profiler_config.
+
+        Raises TraceError where the folder cannot be had.
+        """
         return self._session.run(lambda: calls.stop_profile(self._session))
 
     def close(self) -> None:

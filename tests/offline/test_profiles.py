@@ -9,6 +9,7 @@ import pytest
 
 from appliance import LLM, EngineArgs, SamplingParams
 from appliance.importing.vllm_python import EngineArgumentError
+from appliance.offline.errors import TraceError
 from tests.offline.conftest import ARGUMENTS
 
 PARAMS = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
@@ -28,6 +29,16 @@ def test_a_trace_is_written_between_start_and_stop(model: Path, tmp_path: Path) 
         assert any(name.startswith("prefill") or "prefill" in name for name in names)
         assert llm.stop_profile() == []
         assert list(folder.iterdir()) == [file]
+
+
+def test_a_folder_that_cannot_be_had_is_named(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    config = {"profiler": "torch", "torch_profiler_dir": str(tmp_path / "file" / "traces")}
+    with LLM(str(model), profiler_config=config, **ARGUMENTS) as llm:
+        llm.start_profile()
+        with pytest.raises(TraceError, match=r"cannot be written to .*file/traces: Not a directory"):
+            llm.stop_profile()
+        assert llm.generate("abc", PARAMS, use_tqdm=False)
 
 
 def test_without_a_folder_sums_are_returned_alone(llm: LLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
