@@ -1,5 +1,6 @@
 """The class of the operator's own whose methods can be called on every rank: `parallelism.worker_extension_cls`."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
@@ -51,6 +52,8 @@ class Extension:
         method = None if call.method.startswith("_") else getattr(self._made, call.method, None)
         if not callable(method):
             return ExtensionAnswer(error=f"{self._path} has no method {call.method}", is_unknown=True)
+        if inspect.iscoroutinefunction(method):
+            return ExtensionAnswer(error=f"{name} is async, and methods are called between steps, without a loop")
         try:
             value = self._calls.run(name, lambda: _plain(method(*call.args, **call.kwargs)), more_s=call.timeout_s)
         except Exception as error:  # noqa: BLE001 - whatever the operator's code raises, its caller is told

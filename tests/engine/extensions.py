@@ -28,6 +28,9 @@ class Reports:
         if self.worker.rank == self.worker.num_ranks - 1:
             raise LookupError("the last one")
 
+    async def waits(self) -> int:
+        return 1
+
     def exits(self) -> None:
         raise SystemExit(3)
 

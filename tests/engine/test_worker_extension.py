@@ -52,6 +52,7 @@ def test_one_rank_answers(tmp_path: Path) -> None:
         before = says(engine)
         for method, words in (
             ("fails", "LookupError: no idea"), ("exits", "SystemExit"), ("large", "at most"), ("add", "TypeError"),
+            ("waits", "waits is async"),
         ):  # fmt: skip
             assert words in (ask(engine, method)[0].error or "")
         assert "more than 0.05 s" in (ask(engine, "hangs", timeout_s=0.05)[0].error or "")
