@@ -87,12 +87,14 @@ def parse(text: str) -> Node | None:
 
 
 def scalar_value(text: str) -> Any:
-    """Returns the value of an unquoted scalar. Raises ValueError for NaN and infinities."""
+    """Returns the value of an unquoted scalar; an integer of more than 64 bits stays text. Raises ValueError for NaN
+    and infinities."""
     if text in _WORDS:
         return _WORDS[text]
     if _INTEGER.fullmatch(text):
         base = {"0o": 8, "0x": 16}.get(text[:2], 10)
-        return int(text, base) if len(text) < 400 else text
+        whole = int(text, base) if len(text) < 400 else 2**64
+        return whole if -(2**63) <= whole < 2**64 else text  # what a plan can carry
     if _FLOAT.fullmatch(text):
         number = float(text)
         if number in (float("inf"), float("-inf")):

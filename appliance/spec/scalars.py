@@ -49,6 +49,7 @@ Auto: TypeAlias = T | Literal["auto"]
 
 PositiveInt = Annotated[int, Ge(1), Words("an integer of at least 1")]
 NonNegativeInt = Annotated[int, Ge(0), Words("an integer of at least 0")]
+RankCount = Annotated[int, Ge(1), Le(4096), Words("an integer of 1 to 4096")]
 Port = Annotated[int, Ge(1), Le(65535), Words("a port: 1 to 65535")]
 Fraction = Annotated[float, Gt(0), Le(1), Words("a number above 0 and at most 1")]
 PositiveFloat = Annotated[float, Gt(0), Words("a number above 0")]

@@ -27,6 +27,8 @@ def _text_hint(found: Field, text: str, allowed: str) -> str:
         return f"write {'true' if text.lower() in _YES else 'false'}, without quotes"
     digits = re.sub(r"[_,' ]", "", text)
     if digits.isdigit() and re.search(r"integer|number|port", allowed) and "unit" not in allowed:
+        if len(digits) > 19:
+            return "write a number of at most 64 bits"
         return f"write {digits}, without quotes or separators"
     choices = choices_of(found.info.annotation)
     if near := near_value(text, choices):

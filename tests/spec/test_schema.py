@@ -25,6 +25,7 @@ LOADER_ONLY = {
     "class-path": "dotted paths are not in the schema",
     "context-fraction": "whole numbers are not in the schema",
     "float-for-integer": "2.0 is an integer of JSON Schema",
+    "integer-too-large": "an integer of JSON Schema has no end",
     "separators-in-number": "YAML 1.1 readers take 1_000 for a number",
 }
 

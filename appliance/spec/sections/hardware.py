@@ -13,6 +13,7 @@ from appliance.spec.scalars import (
     NonNegativeInt,
     Port,
     PositiveInt,
+    RankCount,
     Size,
     Text,
     Words,
@@ -130,9 +131,9 @@ class ParallelismSection(Section):
 
     doc: ClassVar[str] = "How the model is spread over devices and nodes."
 
-    tensor: PositiveInt = field(1, "Ranks that share each layer.", vllm="tensor_parallel_size")
-    pipeline: PositiveInt = field(1, "Stages of consecutive layers.", vllm="pipeline_parallel_size")
-    data: PositiveInt = field(
+    tensor: RankCount = field(1, "Ranks that share each layer.", vllm="tensor_parallel_size")
+    pipeline: RankCount = field(1, "Stages of consecutive layers.", vllm="pipeline_parallel_size")
+    data: RankCount = field(
         1,
         "Replicas: whole engines with one plan behind one port, each with its share of the cores and of the memory. "
         "With servers on several machines it is the number of all.",
@@ -156,7 +157,7 @@ class ParallelismSection(Section):
     distributed_timeout: Duration = field(
         60.0, "Longest wait of a rank for another, after which the step fails.", vllm="distributed_timeout_seconds"
     )
-    nnodes: PositiveInt = field(
+    nnodes: RankCount = field(
         1, "Machines that have the ranks of a replica. All but the first join: `appliance ranks join`.", vllm="nnodes"
     )
     master_addr: Text | None = field(
@@ -178,7 +179,7 @@ class ParallelismSection(Section):
     data_parallel_start_rank: NonNegativeInt | None = field(
         None, "The number of this machine's first replica, with data_parallel_hybrid_lb."
     )
-    data_parallel_size_local: PositiveInt | None = field(None, "Replicas on this machine. Default: all.")
+    data_parallel_size_local: RankCount | None = field(None, "Replicas on this machine. Default: all.")
     data_parallel_hybrid_lb: bool = field(
         False, "Each machine balances its own replicas; an outer balancer spreads requests over the machines."
     )
