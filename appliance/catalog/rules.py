@@ -83,6 +83,7 @@ CROSS_FIELD: tuple[CrossFieldRule, ...] = tuple(
         ("parallelism/backend", "parallel", "one_process_is_one_rank", "uni runs one rank."),
         ("parallelism/hybrid", "parallel", "hybrid_balancing_is_complete", "Hybrid balancing has what it needs."),
         ("parallelism/ranks", "parallel", "ranks_are_in_range", "Ranks are below the number of replicas."),
+        ("parallelism/waits", "parallel", "ranks_wait", "Ranks have time for one another."),
         ("parallelism/experts", "parallel", "experts_need_ranks", "Expert settings build on each other."),
         ("parallelism/partition", "parallel", "stages_have_layers", "layer_partition has one entry a stage."),
         ("lora/cpu-slots", "adapters", "cpu_slots_cover_slots", "max_cpu_loras is at least max_loras."),

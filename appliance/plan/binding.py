@@ -32,7 +32,8 @@ def plan_binding(inputs: PlanInputs, kernel_set: str, num_ranks: int, ledger: Le
     cpus = _listed(wanted, num_ranks)
     away = sorted({cpu for each in cpus for cpu in each} - set(inputs.facts.cpu.affinity))
     if away:
-        message = f"this process may not run on CPU {', '.join(map(str, away))}"
+        others = f" and {len(away) - 8} others" if len(away) > 8 else ""
+        message = f"this process may not run on CPU {', '.join(map(str, away[:8]))}{others}"
         allowed = ", ".join(map(str, inputs.facts.cpu.affinity))
         ledger.refuse(SPEC_PATH, RULE, message, allowed=allowed, hint="bind other CPUs, or write auto")
         return BoundRanks()

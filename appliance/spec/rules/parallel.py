@@ -3,6 +3,8 @@
 from appliance.spec.deployment import DeploymentSpec
 from appliance.spec.rules.finding import Finding, Findings
 
+_LEAST_WAIT_S = 0.1
+
 
 def one_process_is_one_rank(spec: DeploymentSpec) -> Findings:
     ranks = spec.parallelism.tensor * spec.parallelism.pipeline
@@ -48,6 +50,19 @@ def ranks_are_in_range(spec: DeploymentSpec) -> Findings:
             message=f"{local} replicas here of {parallel.data} in all",
             hint="write parallelism.data: the number of replicas of all nodes",
         )
+
+
+def ranks_wait(spec: DeploymentSpec) -> Findings:
+    for name in ("distributed_timeout", "join_timeout"):
+        timeout = getattr(spec.parallelism, name)
+        if timeout < _LEAST_WAIT_S:
+            yield Finding(
+                path=f"parallelism.{name}",
+                value=timeout,
+                message="ranks that are only busy would be taken for lost",
+                allowed=f"at least {_LEAST_WAIT_S * 1000:g}ms",
+                hint=f"remove parallelism.{name}, or write more",
+            )
 
 
 def experts_need_ranks(spec: DeploymentSpec) -> Findings:

@@ -19,9 +19,10 @@ from appliance.spec.scalars import (
     Words,
 )
 
+_CPUS = r"\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*"  # Linux numbers at most 8,192
 CpuBinding = Annotated[
     str,
-    StringConstraints(pattern=r"^(auto|all|\d+(-\d+)?(,\d+(-\d+)?)*([|/]\d+(-\d+)?(,\d+(-\d+)?)*)*)$"),
+    StringConstraints(pattern=rf"^(auto|all|{_CPUS}([|/]{_CPUS})*)$"),
     Words("auto, all, or CPU lists such as 0-15 or 0-7|8-15 (one list a rank)"),
 ]
 
