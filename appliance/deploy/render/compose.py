@@ -40,7 +40,7 @@ def _service(workload: ServerWorkload) -> dict[str, Any]:
         volumes.append({"type": "bind", "source": key, "target": key, "read_only": True})
     service = {
         "image": workload.options.image,
-        "command": [word.replace("$", "$$") for word in arguments(workload)],
+        "command": arguments(workload),
         "user": str(UID),
         "ports": [f"{workload.port}:{workload.port}"],
         "configs": [{"source": "spec", "target": str(SPEC_FILE)}],

@@ -15,12 +15,13 @@ PROBE_PERIOD_S: Final = 5
 PROBE_TIMEOUT_S: Final = 4
 
 
-def arguments(workload: ServerWorkload, *more: str) -> list[str]:
-    """Returns the arguments for the image's entry point, `appliance`. more: overrides of the place it runs at."""
-    given = [*workload.overrides, *more]
+def arguments(workload: ServerWorkload) -> list[str]:
+    """Returns the arguments for the image's entry point, `appliance`. Compose fills in `${NAME}` and Kubernetes
+    `$(NAME)`, and both take two `$` for one."""
+    given = [*workload.overrides]
     if workload.model_path is not None:
         given.append(f"model.source={MODEL_FOLDER / workload.model_path.name}")
-    sets = [part for pair in given for part in ("--set", pair)]
+    sets = [part for pair in given for part in ("--set", pair.replace("$", "$$"))]
     return ["apply", "--foreground", str(SPEC_FILE), "--timeout", str(workload.start_timeout_s), *sets]
 
 

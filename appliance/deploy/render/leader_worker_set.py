@@ -59,7 +59,7 @@ def _leader(workload: ServerWorkload) -> dict[str, Any]:
     """The pod that serves. It listens for ranks at its own address, as its name may not be known yet."""
     pod = pod_spec(workload)
     (container,) = pod["containers"]
-    container["args"] = arguments(workload, f"parallelism.master_addr=$({_POD_ADDRESS})")
+    container["args"] = [*arguments(workload), "--set", f"parallelism.master_addr=$({_POD_ADDRESS})"]
     own = {"name": _POD_ADDRESS, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
     container["env"] = [own, *_environment(workload)]
     container["ports"].append({"name": "ranks", "containerPort": workload.ranks_port})

@@ -172,6 +172,12 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     assert "appliance-answers" not in checked.stderr, checked.stderr
 
 
+@pytest.mark.parametrize("target", ["compose", "kubernetes", "kserve"])
+def test_words_of_a_container_mean_themselves(target: str, tmp_path: Path) -> None:
+    (text,) = render_target(target, prepared(tmp_path), ("description=$(TEAM_HASH) $TEAM",), RenderOptions()).values()
+    assert "description=$$(TEAM_HASH) $$TEAM" in text  # both take two $ for one, and fill in nothing
+
+
 def test_words_of_a_unit_mean_themselves(tmp_path: Path) -> None:
     plan = prepared(tmp_path)
     (text,) = render_target("systemd", plan, ('model.served_names=["a b", "100%"]',), RenderOptions()).values()
