@@ -31,7 +31,7 @@ def ranks_of_node(ranks: Sequence[int], node_rank: int | None, ranks_per_node: i
 def run_join(address: str, ranks: Sequence[int], model: Path | None, engine: str, *, once: bool) -> int:
     """Runs ranks until it is told to end. Raises ApplianceError if there is no token, or the address is none."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
+    if not host or not (port.isdecimal() and len(port) < 6 and 0 < int(port) < 2**16):
         raise ApplianceError(f"{address!r} is no HOST:PORT", hint="write the spec's master_addr and master_port")
     ranks_token()
     told = threading.Event()
