@@ -25,6 +25,20 @@ def test_an_engine_that_sleeps_says_so_with_its_level_and_seconds() -> None:
     assert sleep_text(found) == "asleep at level 1, in 0.25 s; POST /wake_up brings it back"
 
 
+def test_of_several_engines_those_that_sleep_are_named() -> None:
+    metrics = ServiceMetrics("model")
+    states = (SleepStats(level=1, sleep_s=0.5, wake_s=1.0), SleepStats(asleep=SLEEP_TAGS, level=1, sleep_s=0.25))
+    for number, each in enumerate(states):
+        metrics.of_engine(number).note(msgspec.structs.replace(STATS, sleep=each))
+    found = read_sleep(metrics.render().decode())
+    assert found is not None
+    assert (found["is_sleeping"], found["engines"]) == (True, {"0": 0, "1": 1})
+    told = "engine 1 of 2 asleep at level 1, in 0.50 s; POST /wake_up brings it back"
+    assert sleep_text(found) == told
+    both = {**found, "engines": {"0": 1, "1": 1}}
+    assert sleep_text(both) == told.removeprefix("engine 1 of 2 ")
+
+
 def test_an_engine_that_woke_says_what_it_took() -> None:
     text = rendered(SleepStats(asleep=SLEEP_TAGS, level=2, sleep_s=0.25), SleepStats(level=2, sleep_s=0.25, wake_s=1.5))
     found = read_sleep(text)
