@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from appliance.engine.ranks.handles import RankStartError
 from appliance.engine.ranks.messages import ENCODE, Beat, Loaded, RankEnded
 from appliance.engine.ranks.rank_process import RankProcess
 from appliance.engine.ranks.turns import LoadingTurns
@@ -98,3 +99,18 @@ def test_a_connection_that_broke_is_followed_by_its_reason(
     wait_until(lambda: process.reason is not None, "the reason is known")
     assert process.reason == "rank 1 ended: it was ended by SIGKILL"
     assert not process.is_leaving
+
+
+def test_whatever_ends_the_talk_with_a_rank_is_told_to_who_waits(
+    handle: FakeHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def connect(first: Any) -> Connection:
+        raise OverflowError("an integer of more than 64 bits")
+
+    monkeypatch.setattr(handle, "connect", connect)
+    first: Any = First()
+    failed = threading.Event()
+    process = RankProcess(first, handle, failed.set, lambda rank, handed: None, LoadingTurns(None))
+    with pytest.raises(RankStartError, match="cannot talk with rank 1: OverflowError: an integer"):
+        process.wait_loaded(lambda *_: None)
+    assert failed.wait(5)

@@ -52,8 +52,8 @@ def join(address: str) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Starts rank 1 as another machine does."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(*options: str, token: str = TOKEN) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "appliance.engine.ranks.join", address, "--rank", "1", *options]
+    def start(*options: str, token: str = TOKEN, rank: str = "1") -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "appliance.engine.ranks.join", address, "--rank", rank, *options]
         environment = {**os.environ, "APPLIANCE_RANKS_TOKEN": token}
         started.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment))
         return started[-1]
@@ -115,6 +115,8 @@ def test_only_the_right_rank_joins_and_a_lost_one_is_named(
         "another token": join(token="some other token of someone"),
         "not those of the leader": join("--model", str(other_weights(folder / "model", tmp_path / "other"))),
         "for another plan": join("--engine", "0" * 64),
+        "there is no rank 7 beside the leader": join(rank="7"),
+        "there is no rank 0 beside the leader": join(rank="0"),
     }
     for reason, process in refused.items():
         _, said = process.communicate(timeout=60)

@@ -24,9 +24,12 @@ _log = logger("engine")
 class Door:
     """Listens from the beginning on. Each rank that joins is handed to who waits for it, once."""
 
-    def __init__(self, address: tuple[str, int], token: str, welcome: Callable[[int], Load | Refused]) -> None:
-        """welcome: what a rank is told, which has shown the token. Raises OSError if the address cannot be had."""
-        self._token, self._welcome = token, welcome
+    def __init__(
+        self, address: tuple[str, int], token: str, ranks: range, welcome: Callable[[int], Load | Refused]
+    ) -> None:
+        """ranks: those beside the leader. welcome: what one is told, which has shown the token. Raises OSError if the
+        address cannot be had."""
+        self._token, self._ranks, self._welcome = token, ranks, welcome
         self._listener = socket.create_server(address, backlog=_MOST_GREETINGS)
         self._guests: dict[int, socket.socket] = {}
         self._wanted: set[int] = set()
@@ -116,6 +119,12 @@ class Door:
     def _answer(self, join: Join) -> Load | Refused:
         if join.version != __version__:
             return Refused(f"it is appliance {join.version}, and the leader {__version__}", "install the same version")
+        if join.rank not in self._ranks:
+            last = self._ranks[-1]
+            return Refused(
+                f"there is no rank {join.rank} beside the leader",
+                f"there are 1 to {last}" if last > 1 else "there is rank 1 alone",
+            )
         with self._came:
             if join.rank not in self._wanted:
                 ranks = ", ".join(map(str, sorted(self._wanted))) or "none"

@@ -85,7 +85,8 @@ class AtAddress:
         try:
             with contextlib.ExitStack() as opened:
                 self._store = opened.enter_context(socket.create_server((parallel.master_addr, 0)))
-                self._door = Door(place, token, lambda rank: self.load(plan, rank))
+                others = range(1, parallel.num_ranks)
+                self._door = Door(place, token, others, lambda rank: self.load(plan, rank))
                 opened.pop_all()
         except OSError as error:
             hint = "parallelism.master_addr is an address of this machine, and nothing else has master_port"

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
+from appliance.base.log import fields, logger
 from appliance.engine.ranks.handles import RankHandle, RankStartError
 from appliance.engine.ranks.messages import (
     ENCODE,
@@ -28,6 +29,7 @@ from appliance.engine.ranks.messages import (
 )
 from appliance.engine.ranks.turns import LoadingTurns
 
+_log = logger("engine")
 _LOOK_S = 0.5  # after which a wait without an end looks whether it is still wanted
 _END_WAIT_S = 5.0  # for a rank that was asked to end
 
@@ -170,6 +172,9 @@ class RankProcess:
         self._has_turn, self._progress = True, Loading(self._handle.phase, 0, 0)
         try:
             self._talk(first)
+        except Exception as error:  # noqa: BLE001 - whatever it is, who waits for the rank is told
+            _log.exception("the leader cannot talk with a rank", extra=fields(rank=self.rank))
+            self.lost(f"the leader cannot talk with rank {self.rank}: {type(error).__name__}: {error}")
         finally:
             self._end_turn()
 
