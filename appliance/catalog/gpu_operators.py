@@ -53,4 +53,7 @@ def gpu_refusals(operator: str, *, with_triton: bool) -> Mapping[str, str]:
         return {"triton": no_kernel, "reference": floor}
     if operator == "Linear":
         return {"library": f"only above {FEW_ROWS} rows, where it is faster", "reference": floor}
+    if operator == "PagedAttention":
+        flash = "not in this version: 2 needs pages of 256 tokens, 3 takes memory that no plan counts (decision 0024)"
+        return {"flash-attn": flash, "torch": "several kernels in place of one", "reference": floor}
     return {"torch": "several kernels in place of one", "reference": floor}
