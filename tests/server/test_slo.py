@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from appliance.engine.scripted import Script
@@ -23,9 +24,11 @@ def counted(http: httpx.Client, name: str, **labels: str) -> float:
     return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
 
 
-def test_answers_are_counted_by_the_targets_they_met(tmp_path: Path) -> None:
+@pytest.mark.parametrize("servers", [1, 2])
+def test_answers_are_counted_by_the_targets_they_met(servers: int, tmp_path: Path) -> None:
     slo = {"ttft_p95": 60.0, "tpot_p50": 60.0, "e2el_p99": 1e-9}
-    with running(tmp_path, Script(replies=[says("greet", "hello world")]), slo=slo) as server, server.http() as http:
+    script = Script(replies=[says("greet", "hello world")])
+    with running(tmp_path, script, slo=slo, api_servers=servers) as server, server.http() as http:
         for _ in range(2):
             http.post("/v1/chat/completions", json=chat())
         http.post("/v1/chat/completions", json=chat(max_tokens=1))  # has no time between tokens

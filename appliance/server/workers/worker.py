@@ -166,6 +166,7 @@ class _Worker:
         tls = plan.serving.listen.tls
         certificates = Certificates(tls) if tls is not None else None
         metrics = ServiceMetrics(plan.model.served_names[0], has_engine=False)
+        metrics.describe(plan)
         page = SharedPage(place.page, place.index, place.count)
         client = EngineClient(
             AdmissionLimits.of(plan.scheduler), metrics.of_engine(plan.parallel.first_replica), neighbours=page
