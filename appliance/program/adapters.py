@@ -147,3 +147,10 @@ def adapter_slot_bytes(operators: Iterable[Record], dtype: str) -> int:
 def num_adapter_slots(max_loras: int) -> int:
     """Returns the slots for steps with max_loras adapters: there is one more, in which a new adapter is checked."""
     return max_loras + 1 if max_loras else 0
+
+
+def stack_problem(ranks: Sequence[int], max_rank: int) -> str | None:
+    """Says why adapters of these ranks have no room in one slot together; None if they have."""
+    if len(ranks) < 2 or sum(ranks) <= max_rank:
+        return None
+    return f"these adapters have rank {sum(ranks)} together, and slots are for {max_rank} (lora.max_rank)"

@@ -150,6 +150,10 @@ def test_a_request_has_several_adapters(deployment: Deployment) -> None:
     assert deployment.text("base", lora=[{"name": "a"}, {"name": "b", "scale": 0.0}]) == alone["a"]
     assert deployment.text("base", lora=[{"name": "a"}, {"name": "b", "scale": -1.0}]) != together
     assert {name: deployment.text(name) for name in alone} == alone
+    deployment.apply(BOTH, "lora.max_rank=4")
+    refused = deployment.post("/v1/completions", model="base", prompt="x", lora=[{"name": "a"}, {"name": "b"}])
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "lora")
+    assert "rank 8 together, and slots are for 4" in refused.json()["error"]["message"]
 
 
 def test_scales_of_all_adapters_are_set_as_llama_cpp_does(deployment: Deployment) -> None:

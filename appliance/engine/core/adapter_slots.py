@@ -8,7 +8,7 @@ from appliance.engine.adapter_messages import AdapterStats
 from appliance.engine.adapter_stacks import StackPart, digests_of, stack_digest
 from appliance.engine.messages import ErrorKind
 from appliance.engine.refusal import Refusal
-from appliance.program.adapters import num_adapter_slots
+from appliance.program.adapters import num_adapter_slots, stack_problem
 
 
 class ServedAdapter(NamedTuple):
@@ -64,9 +64,8 @@ class AdapterSlots:
         if len(chosen) < 2:
             return chosen[0] if chosen else None
         # The front has asked the same, and an adapter may have got another rank since.
-        if (rank := sum(each.rank for each in chosen)) > self.max_rank:
-            message = f"these adapters have rank {rank} together, and slots are for {self.max_rank} (lora.max_rank)"
-            raise Refusal(ErrorKind.INVALID, "lora", message)
+        if problem := stack_problem([each.rank for each in chosen], self.max_rank):
+            raise Refusal(ErrorKind.INVALID, "lora", problem)
         parts = sorted(StackPart(each.sha256, each.scale) for each in chosen)
         return ServedAdapter(stack_digest(parts), name=chosen[0].name)
 

@@ -4,6 +4,7 @@ import math
 from typing import Final, TypedDict
 
 from appliance.plan.types import AdapterPlan
+from appliance.program.adapters import stack_problem
 from appliance.requests.errors import ApiError, invalid
 from appliance.requests.fields import GenerationFields, LoraChoice
 from appliance.server.state import ServerState
@@ -41,12 +42,11 @@ async def choose_adapter(state: ServerState, fields: GenerationFields) -> Chosen
 def _check_rank(state: ServerState, names: list[str]) -> None:
     """Raises ApiError if adapters together have a higher rank than a slot."""
     adapters = state.plan.adapters
-    if adapters is None or len(names) < 2:
+    if adapters is None:
         return
-    rank = sum(each.rank for each in adapters.served if each.name in names)
-    if rank > adapters.max_rank:
-        message = f"these adapters have rank {rank} together, and slots are for {adapters.max_rank} (lora.max_rank)"
-        raise invalid("lora", message, "invalid_value")
+    ranks = [each.rank for each in adapters.served if each.name in names]
+    if problem := stack_problem(ranks, adapters.max_rank):
+        raise invalid("lora", problem, "invalid_value")
 
 
 async def _name(state: ServerState, choice: LoraChoice, at: int) -> str:
