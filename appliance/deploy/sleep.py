@@ -27,7 +27,7 @@ def read_sleep(metrics: str) -> dict[str, Any] | None:
     highest = max(levels.values())
     found: dict[str, Any] = {"is_sleeping": highest > 0, "level": highest, **told}
     if len(levels) > 1:
-        found["engines"] = dict(sorted(levels.items()))
+        found["engines"] = levels
     return found
 
 

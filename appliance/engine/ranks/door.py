@@ -120,11 +120,8 @@ class Door:
         if join.version != __version__:
             return Refused(f"it is appliance {join.version}, and the leader {__version__}", "install the same version")
         if join.rank not in self._ranks:
-            last = self._ranks[-1]
-            return Refused(
-                f"there is no rank {join.rank} beside the leader",
-                f"there are 1 to {last}" if last > 1 else "there is rank 1 alone",
-            )
+            hint = f"the group has ranks 0 to {self._ranks.stop - 1}"
+            return Refused(f"there is no rank {join.rank} beside the leader", hint)
         with self._came:
             if join.rank not in self._wanted:
                 ranks = ", ".join(map(str, sorted(self._wanted))) or "none"

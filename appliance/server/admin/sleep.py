@@ -12,7 +12,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from appliance.engine.messages import EngineStats, ErrorKind
+from appliance.engine.messages import ErrorKind
 from appliance.engine.pause_messages import PauseMode
 from appliance.engine.sleep_messages import SLEEP_TAGS, SleepLevel, SleepStats, SleepTag
 from appliance.requests.errors import ApiError
@@ -58,22 +58,22 @@ async def is_sleeping(state: ServerState, request: Request) -> Response:
     return _answer(state, {number: each.sleep or SleepStats() for number, each in told.items()})
 
 
-async def _slept(engine: EngineClient, level: SleepLevel) -> msgspec.Raw:
+async def _slept(engine: EngineClient, level: SleepLevel) -> SleepStats:
     """Raises ApiError if the engine refuses, as its weights were replaced, or are being."""
     try:
-        return await engine.sleep(level)
+        return msgspec.msgpack.decode(await engine.sleep(level), type=SleepStats)
     except RequestFailedError as error:
         if error.kind is not ErrorKind.INTERNAL:
             raise
         raise ApiError(400, f"it stays awake: {error}", param="level", code="sleep_refused") from error
 
 
-async def _paused(engine: EngineClient, mode: PauseMode) -> msgspec.Raw:
+async def _paused(engine: EngineClient, mode: PauseMode) -> SleepStats:
     await engine.pause(mode, clears_cache=False)
     return await _stats(engine)
 
 
-async def _woken(engine: EngineClient, tags: Sequence[str]) -> msgspec.Raw:
+async def _woken(engine: EngineClient, tags: Sequence[str]) -> SleepStats:
     parts = cast(tuple[SleepTag, ...], tuple(tag for tag in tags if tag != _SCHEDULING))
     if parts or not tags:
         await engine.wake_up(parts)
@@ -82,17 +82,15 @@ async def _woken(engine: EngineClient, tags: Sequence[str]) -> msgspec.Raw:
     return await _stats(engine)
 
 
-async def _stats(engine: EngineClient) -> msgspec.Raw:
-    stats = msgspec.msgpack.decode(await engine.call("stats"), type=EngineStats).sleep
-    return msgspec.Raw(msgspec.msgpack.encode(SleepStats() if stats is None else stats))
+async def _stats(engine: EngineClient) -> SleepStats:
+    return (await stats_of({0: engine}))[0].sleep or SleepStats()
 
 
-async def _ask(state: ServerState, request: Request, ask: Callable[[EngineClient], Awaitable[msgspec.Raw]]) -> Response:
+async def _ask(state: ServerState, request: Request, ask: Callable[[EngineClient], Awaitable[SleepStats]]) -> Response:
     """Asks the engines that are meant, and answers what each then says."""
     engines = _meant(state, request)
     told = await asyncio.gather(*map(ask, engines.values()))
-    found = {number: msgspec.msgpack.decode(each, type=SleepStats) for number, each in zip(engines, told, strict=True)}
-    return _answer(state, found)
+    return _answer(state, dict(zip(engines, told, strict=True)))
 
 
 def _answer(state: ServerState, found: Mapping[int, SleepStats]) -> Response:
